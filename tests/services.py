@@ -28,5 +28,6 @@ def services(cluster: MetadataCache, **parts: Any) -> HandlerServices:
         "groups": NOTHING,
         "transactions": NOTHING,
         "marker_writer": NOTHING,
+        "confirmations": NOTHING,
     }
     return HandlerServices(cluster=cluster, **bare | parts)

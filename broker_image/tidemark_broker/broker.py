@@ -15,7 +15,11 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import Metric
 
-from tidemark.configuration.broker_keys import REMOTE_READERS, REPLICA_SELECTOR
+from tidemark.configuration.broker_keys import (
+    READERS_LISTENERS,
+    REMOTE_READERS,
+    REPLICA_SELECTOR,
+)
 from tidemark.http_page import HttpPage
 from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC
 from tidemark.metrics import tier_table
@@ -28,12 +32,13 @@ from tidemark_broker.admission.connection_limits import ConnectionLimits
 from tidemark_broker.admission.response_memory import SMALL_BYTES, ResponseBudget, ResponseMemory
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.fetch_session import FetchSessionCache
+from tidemark_broker.api.read_confirmations import ConfirmationService, ReadConfirmations
 from tidemark_broker.api.services import HandlerServices, HandlerSettings, RemoteReadTurns
 from tidemark_broker.api.serving.dispatcher import Dispatcher, PrivateDispatcher
 from tidemark_broker.api.table import PrivateApi
 from tidemark_broker.client_listeners import ClientListeners, user_store
 from tidemark_broker.config import BrokerConfig
-from tidemark_broker.config_entries import accepted, values_of
+from tidemark_broker.config_entries import ConfigError, accepted, list_of, text_of, values_of
 from tidemark_broker.control.client import ControlClient, ProcessIdentity
 from tidemark_broker.control.commands import CommandServer
 from tidemark_broker.control.disablement_tasks import DisablementTasks
@@ -68,6 +73,7 @@ from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.threads import in_thread
 from tidemark_broker.topic_changes.creations import Creations
 from tidemark_broker.topic_changes.forwarder import Forwarder
+from tidemark_broker.transactions.broker_connections import Links
 from tidemark_broker.transactions.coordinator import TransactionCoordinator
 from tidemark_broker.transactions.marker_writer import MarkerWriter
 from tidemark_broker.transactions.shard import TransactionLimits
@@ -95,11 +101,18 @@ class Ready:
 
 
 def api_settings(config: BrokerConfig) -> HandlerSettings:
-    """Return the part of the configuration that the api handlers read."""
+    """Return the part of the configuration that the api handlers read.
+
+    Raises :class:`ConfigError`.
+    """
+    readers_listeners = frozenset(list_of(text_of(config.entries, READERS_LISTENERS)))
+    for name in sorted(readers_listeners - {listener.name for listener in config.clients}):
+        raise ConfigError(f"{READERS_LISTENERS} names {name}, which is not in listeners: add it")
     return HandlerSettings(
         **values_of(HandlerSettings, config.entries),
         replica_selector=accepted(config.entries, REPLICA_SELECTOR),
         remote_readers=accepted(config.entries, REMOTE_READERS),
+        readers_listeners=readers_listeners,
         log_dir=config.log_dir.absolute(),
     )
 
@@ -180,6 +193,11 @@ class BrokerServer:
             producer_ids=self.producer_ids,
             write_markers=self.marker_writer.write,
         )
+        #: A Reader's questions to leaders, and this broker's answers to Readers.
+        self.confirmations = ReadConfirmations(
+            Links(self.metadata, self._dialer_of, client_id="cold reads"), self.context.monotonic
+        )
+        self.confirmation_service = ConfirmationService(self.manager.by_id)
         #: Spread of the consumers that read remote records over the replicas.
         self.remote_read_turns = RemoteReadTurns()
         # The interfaces: Kafka's Apis for clients, and internal Apis for other brokers.
@@ -210,14 +228,15 @@ class BrokerServer:
     def _replication_server(self) -> ReplicationServer:
         """Return the listener for other brokers, with the internal Apis that it offers.
 
-        Followers fetch records, transaction coordinators write markers, and partition leaders
-        verify transactions at their coordinator (KIP-890).
+        Followers fetch records, transaction coordinators write markers, partition leaders verify
+        transactions at their coordinator (KIP-890), and Readers let leaders confirm cold reads.
         """
         # Internal Apis are separate from Kafka's, so that no client can call them.
         apis = (
             PrivateApi("ReplicaFetch", self.fetch_service.handle),
             PrivateApi("WriteMarkers", self.marker_writer.serve),
             PrivateApi("AskCoordinator", self.transactions.serve),
+            PrivateApi("ConfirmColdReads", self.confirmation_service.serve),
         )
         return ReplicationServer(
             PrivateDispatcher(apis, self.net_metrics).serve,
@@ -249,6 +268,7 @@ class BrokerServer:
                 groups=self.groups,
                 transactions=self.transactions,
                 marker_writer=self.marker_writer,
+                confirmations=self.confirmations,
                 remote_read_turns=self.remote_read_turns,
             ),
             metrics=self.net_metrics,
@@ -393,6 +413,7 @@ class BrokerServer:
         await self.disablements.close()
         await self.groups.close()
         await self.transactions.close()
+        await self.confirmations.close()
         await self.manager.close()
         # Listeners and the store each have a grace period. Waiting for them together keeps it
         # short.

@@ -308,6 +308,17 @@ class LocalCluster:
         """
         for node_id in node_ids:
             self.brokers.declare_broker(node_id)
+        self._start_declared(node_ids)
+
+    def start_reader(self, node_id: int) -> None:
+        """Declare and start one Reader, see :meth:`start_brokers`."""
+        brokers = self.brokers
+        if not isinstance(brokers, LocalOwnBrokers):
+            raise TypeError("Apache Kafka has no Readers")
+        brokers.declare_broker(node_id, role="Reader")
+        self._start_declared([node_id])
+
+    def _start_declared(self, node_ids: Sequence[int]) -> None:
         for record in self.brokers.start(node_ids):
             self._say(f"{record.name} ready at {record.ready['listener']} (process {record.pid})")
 

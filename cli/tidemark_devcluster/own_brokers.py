@@ -49,15 +49,18 @@ class LocalOwnBrokers:
         """Return the ids of all brokers that were ever added to the folder, ascending."""
         return self._layout.broker_ids()
 
-    def declare_broker(self, node_id: int) -> None:
+    def declare_broker(self, node_id: int, *, role: str | None = None) -> None:
         """Prepare a broker's first start: apply its ``Broker`` object and write its settings file.
 
-        An existing settings file stays, as it contains the broker's ports.
+        An existing settings file stays, as it contains the broker's ports, and an existing object
+        keeps its role.
         """
-        cluster = {"name": self._settings.cluster}
+        cluster, name = {"name": self._settings.cluster}, f"broker-{node_id}"
         spec = {"clusterRef": cluster, "nodeId": node_id, "workload": "External"}
         with self._kube() as kube:
-            kube.apply("Broker", f"broker-{node_id}", spec)
+            known = kube.get("Broker", name) or {"spec": {}}
+            role = known["spec"].get("role", role)
+            kube.apply("Broker", name, {**spec, **({"role": role} if role else {})})
         config = self._layout.broker_config(node_id)
         if not config.exists():
             write_json(config, self._broker_settings(node_id))

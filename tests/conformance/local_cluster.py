@@ -129,12 +129,18 @@ def run_cluster(
     tier: str = "directory",
     engine: str = TIDEMARK,
     operator_options: Sequence[str] = (),
+    entries: Mapping[str, str] | None = None,
 ) -> Iterator[RunningCluster]:
-    """Start a cluster in ``folder`` and stop it at the end."""
+    """Start a cluster in ``folder`` and stop it at the end.
+
+    ``entries`` are added to the configuration of each broker.
+    """
     layout = Layout(folder)
     layout.create()
     settings = local_settings.choose(layout, cluster="tidemark", tier=tier, engine=engine)
-    local = LocalCluster(layout, settings, lambda _: None, operator_options=operator_options)
+    local = LocalCluster(
+        layout, settings, lambda _: None, operator_options=operator_options, entries=entries
+    )
     # A cluster that failed to start has processes as well, so stop covers the start.
     try:
         local.start(brokers=brokers)

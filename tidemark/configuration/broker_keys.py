@@ -34,6 +34,7 @@ SWEEP_DELAY_MS = "tidemark.remote.sweep.delay.ms"
 REPLICA_SELECTOR = "replica.selector.class"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 REMOTE_READERS = "tidemark.remote.fetch.replicas"
+READERS_LISTENERS = "tidemark.readers.listeners"
 #: Values of that key.
 REMOTE_READERS_LEADER, REMOTE_READERS_RACK, REMOTE_READERS_ANY = "leader", "rack", "any"
 AUTO_CREATE_TOPICS = "auto.create.topics.enable"
@@ -115,10 +116,10 @@ CLUSTER_KEYS = (
         "RackAwareReplicaSelector redirects consumers with client.rack to a replica in that rack "
         "(KIP-392). Unset: consumers read from leaders, unless they request another replica."),
     _key(_BOTH, REMOTE_READERS, _REMOTE_READERS, REMOTE_READERS_RACK,
-        "Replicas from which consumers read what only the tier has. leader: the leader. rack: the "
-        "leader redirects consumers with client.rack to in-sync replicas in that rack. any: it "
-        "spreads consumers evenly over these replicas or, without one, over all in-sync "
-        "replicas, itself included."),
+        "Brokers from which consumers read what only the tier has. leader: the leader. rack: the "
+        "leader redirects consumers with client.rack to in-sync replicas and Readers in that rack, "
+        "and others to Readers. any: it spreads consumers evenly over those in the rack or, "
+        "without one, over all in-sync replicas, itself included, and Readers."),
 )
 # fmt: on
 
@@ -145,6 +146,10 @@ BROKER_KEYS = (
         "Encrypt traffic between brokers after mutual authentication. The value must be "
         "identical on all brokers."),
     _key(_BROKER, "controller.addresses", TEXT, None, "host:port of each operator. Required."),
+    _key(_BROKER, READERS_LISTENERS, TEXT, None,
+        "Comma-separated names of listeners whose metadata lists Readers among the replicas of "
+        "tiered partitions. Clients other than librdkafka read from Readers only there. Set it on "
+        "all brokers, Readers included."),
     _key(_BROKER, "advertised.listeners", TEXT, None,
         "Addresses that clients receive, as NAME://host:port for each listener. A client "
         "receives the address of the listener that it connected to. Default: listeners."),

@@ -347,13 +347,17 @@ class ConfigEntry:
 
 @entity(_nested, PARTITION_STATES)
 class BrokerState:
-    """Registered broker, as every other broker needs it."""
+    """Registered broker, as every other broker needs it.
+
+    ``is_reader``: it has no replicas, and serves what only the tier has.
+    """
 
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64")
     rack: str | None = wire("string")
     fenced: bool = wire("bool")
     listeners: tuple[Endpoint, ...]
+    is_reader: bool = wire("bool", default=False, tag=0)
 
 
 @entity(_nested, PARTITION_STATES)

@@ -32,7 +32,7 @@ class Client:
 
     __slots__ = (
         "_authorizer", "_host", "_is_proven", "_permissions", "_reads_here", "_users",
-        "batches_sent", "listener", "mute", "order", "peer", "principal", "sasl",
+        "batches_sent", "listener", "mute", "order", "peer", "principal", "sasl", "software",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +54,8 @@ class Client:
         #: Order in which the work of its requests starts.
         self.order = ArrivalOrder()
         self.peer = peer
+        #: Name of its library, "" if it names none (KIP-511).
+        self.software = ""
         self.listener = listener
         self.sasl = sasl
         self._users = users

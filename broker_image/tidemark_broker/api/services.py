@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tidemark.configuration.broker_keys import REMOTE_READERS_RACK
 from tidemark_broker.api.fetch_session import FetchSessionCache
+from tidemark_broker.api.read_confirmations import ReadConfirmations
 from tidemark_broker.config_entries import key_field
 from tidemark_broker.groups.group_coordinator import GroupCoordinator
 from tidemark_broker.producer_ids import ProducerIds
@@ -25,12 +26,14 @@ class HandlerSettings:
 
     ``replica_selector`` is ``replica.selector.class`` and ``remote_readers`` is
     ``tidemark.remote.fetch.replicas``, unless the Cluster has another value.
+    ``readers_listeners``: listeners whose metadata lists Readers among the replicas.
     """
 
     fetch_bytes_max: int = key_field("fetch.max.bytes")
     remote_wait_ms: int = key_field("remote.fetch.max.wait.ms")
     replica_selector: str = ""
     remote_readers: str = REMOTE_READERS_RACK
+    readers_listeners: frozenset[str] = frozenset()
     partitions_described_max: int = key_field("max.request.partition.size.limit")
     log_dir: Path = Path()
 
@@ -76,4 +79,5 @@ class HandlerServices:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     marker_writer: MarkerWriter
+    confirmations: ReadConfirmations
     remote_read_turns: RemoteReadTurns = field(default_factory=RemoteReadTurns)

@@ -16,14 +16,14 @@ from tidemark_broker.purgatory import DelayedOperationKey, PartitionChange
 from tidemark_broker.remote_log.head_writer import HeadWriter
 from tidemark_broker.remote_log.manager_state import ManagerState
 from tidemark_broker.replication.partition import Partition, Role
-from tidemark_broker.replication.remote import RemoteUnavailable
+from tidemark_broker.replication.remote import RemoteUnavailable, TieredPartition
 
 logger = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 0.2
 
 
-def fetch_key(partition: Partition) -> DelayedOperationKey:
+def fetch_key(partition: TieredPartition) -> DelayedOperationKey:
     """Return the purgatory key of reads from the tier."""
     return PartitionChange.REMOTE_READ, partition.tp
 

@@ -37,13 +37,13 @@ from tidemark_broker.remote_log.read_ahead import ReadAhead, Span
 from tidemark_broker.remote_log.read_jobs import Abandoned, Job, ReadJobs
 from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
 from tidemark_broker.remote_log.tier_failure import TierFailure
-from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.remote import (
     RemoteDataCorrupt,
     RemoteOffset,
     RemoteOffsetOutOfRange,
     RemoteRead,
     RemoteUnavailable,
+    TieredPartition,
 )
 from tidemark_broker.replication.threads import ThreadsBusy, soon
 from tidemark_broker.replication.types import TopicIdPartition
@@ -62,7 +62,7 @@ class RemoteFetcher:
     """Reader of the tier for the consumers of this broker."""
 
     def __init__(
-        self, shared: ManagerState, snapshot_of: Callable[[Partition], Snapshot | None]
+        self, shared: ManagerState, snapshot_of: Callable[[TieredPartition], Snapshot | None]
     ) -> None:
         """Create the reader without cached data.
 
@@ -100,7 +100,7 @@ class RemoteFetcher:
         return self.caches.size_bytes + self._jobs.kept_bytes
 
     async def read(
-        self, partition: Partition, offset: int, max_bytes: int, deadline_s: float
+        self, partition: TieredPartition, offset: int, max_bytes: int, deadline_s: float
     ) -> RemoteRead:
         """Read whole batches from the tier for a consumer's Fetch; see :meth:`RemoteLog.read`.
 
@@ -132,7 +132,7 @@ class RemoteFetcher:
         return found
 
     async def offset_by_timestamp(
-        self, partition: Partition, timestamp_ms: int
+        self, partition: TieredPartition, timestamp_ms: int
     ) -> RemoteOffset | None:
         """Look up a time in the tier; see :class:`RemoteLog`."""
         snapshot, log_start = self._snapshot(partition), partition.log_start_offset
@@ -142,7 +142,7 @@ class RemoteFetcher:
 
         return await self._look_up(partition, work, log_start)
 
-    async def newest_offset(self, partition: Partition) -> RemoteOffset | None:
+    async def newest_offset(self, partition: TieredPartition) -> RemoteOffset | None:
         """Return the tier's first record with the largest timestamp (:class:`RemoteLog`)."""
         snapshot, log_start = self._snapshot(partition), partition.log_start_offset
 
@@ -152,7 +152,10 @@ class RemoteFetcher:
         return await self._look_up(partition, work, log_start)
 
     async def _look_up(
-        self, partition: Partition, work: Callable[[Tier], RemoteOffset | None], log_start: int
+        self,
+        partition: TieredPartition,
+        work: Callable[[Tier], RemoteOffset | None],
+        log_start: int,
     ) -> RemoteOffset | None:
         """Run a look-up in the fetcher's threads; return the record, or None.
 
@@ -170,7 +173,7 @@ class RemoteFetcher:
         except TimeoutError:
             raise RemoteUnavailable("the remote storage did not answer in time") from None
 
-    async def bytes_below(self, partition: Partition, offset: int) -> int:
+    async def bytes_below(self, partition: TieredPartition, offset: int) -> int:
         """Return the bytes below an offset; see :class:`RemoteLog`."""
         snapshot, log_start = self._snapshot(partition), partition.log_start_offset
 
@@ -194,7 +197,7 @@ class RemoteFetcher:
 
     async def _run(
         self,
-        partition: Partition,
+        partition: TieredPartition,
         request_key: Hashable,
         work: Callable[[Tier], R],
         deadline_s: float,
@@ -246,7 +249,7 @@ class RemoteFetcher:
             raise RemoteUnavailable(str(error)) from error
 
     async def _wait(
-        self, partition: Partition, job: Job[R], deadline_s: float, offset: int
+        self, partition: TieredPartition, job: Job[R], deadline_s: float, offset: int
     ) -> None:
         context, future = self._shared.context, job.future
         left_s = deadline_s - context.monotonic()
@@ -256,7 +259,7 @@ class RemoteFetcher:
         if future.cancelled() or not future.done():
             raise TimeoutError
 
-    def _snapshot(self, partition: Partition) -> Snapshot | None:
+    def _snapshot(self, partition: TieredPartition) -> Snapshot | None:
         own = self._snapshot_of(partition)
         if own is not None:
             return own
@@ -270,7 +273,7 @@ class RemoteFetcher:
     def _read(
         self,
         tier: Tier,
-        partition: Partition,
+        partition: TieredPartition,
         snapshot: Snapshot | None,
         offset: int,
         max_bytes: int,
@@ -302,7 +305,7 @@ class RemoteFetcher:
                 logger.error("%s: %s", partition.tp, error)  # noqa: TRY400 - the message says it all
             raise
 
-    def _fresh(self, tier: Tier, partition: Partition) -> Snapshot:
+    def _fresh(self, tier: Tier, partition: TieredPartition) -> Snapshot:
         snapshot = tier.reader.snapshot(
             partition.topic_id, partition.partition, partition.tier_position
         )
@@ -315,7 +318,7 @@ class RemoteFetcher:
     def _read_with(
         self,
         tier: Tier,
-        partition: Partition,
+        partition: TieredPartition,
         snapshot: Snapshot,
         offset: int,
         max_bytes: int,
@@ -350,7 +353,7 @@ class RemoteFetcher:
     def _checked(
         self,
         tier: Tier,
-        partition: Partition,
+        partition: TieredPartition,
         entry: SegmentEntry,
         offset: int,
         read: Callable[[SegmentReader], R],
@@ -382,7 +385,7 @@ class RemoteFetcher:
     def _by_timestamp(
         self,
         tier: Tier,
-        partition: Partition,
+        partition: TieredPartition,
         snapshot: Snapshot | None,
         timestamp_ms: int,
         log_start: int,
@@ -410,7 +413,7 @@ class RemoteFetcher:
         return None
 
     def _newest(
-        self, tier: Tier, partition: Partition, snapshot: Snapshot | None, log_start: int
+        self, tier: Tier, partition: TieredPartition, snapshot: Snapshot | None, log_start: int
     ) -> RemoteOffset | None:
         """Return the tier's first record with the largest timestamp, or None (in a thread).
 
@@ -440,7 +443,7 @@ class RemoteFetcher:
     # ------------------------------------------------------------ read-ahead
 
     def _load_ahead(
-        self, partition: Partition, offset: int, found: RemoteRead, end: "_ReadEnd"
+        self, partition: TieredPartition, offset: int, found: RemoteRead, end: "_ReadEnd"
     ) -> None:
         """Load in advance what the reader of ``found`` will need next, in the fetcher's threads."""
         stream = self._read_ahead.after_read(

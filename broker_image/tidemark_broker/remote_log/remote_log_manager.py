@@ -54,6 +54,7 @@ from tidemark_broker.replication.remote import (
     RemoteStatus,
     RemoteSummary,
     RemoteUnavailable,
+    TieredPartition,
     TierEnd,
     WaitingRecords,
 )
@@ -150,7 +151,7 @@ class RemoteLogManager:
     # ------------------------------------------------------------ reads
 
     async def read(
-        self, partition: Partition, offset: int, max_bytes: int, deadline_s: float
+        self, partition: TieredPartition, offset: int, max_bytes: int, deadline_s: float
     ) -> RemoteRead:
         """Read from the tier; see :class:`RemoteLog`.
 
@@ -172,7 +173,7 @@ class RemoteLogManager:
         """Return the bytes below an offset; see :class:`RemoteLog`."""
         return await self._fetcher.bytes_below(partition, offset)
 
-    def _snapshot_of(self, partition: Partition) -> Snapshot | None:
+    def _snapshot_of(self, partition: TieredPartition) -> Snapshot | None:
         tasks = self._tasks.get(partition.key)
         return None if tasks is None else tasks.writer.snapshot()
 

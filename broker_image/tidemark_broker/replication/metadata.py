@@ -75,6 +75,8 @@ class MetadataCache:
         self.groups: Mapping[str, Mapping[str, str]] = MappingProxyType({})
         #: Registered brokers by id, fenced ones included.
         self.brokers: Mapping[int, control.BrokerState] = MappingProxyType({})
+        #: Live Readers by id.
+        self.readers: frozenset[int] = frozenset()
         self.topics: dict[str, TopicMetadata] = {}
         #: Incremented with every change of topics.
         self.topics_version = 0
@@ -148,6 +150,11 @@ class MetadataCache:
         """Return the live ones of ``nodes``; placeholders never are."""
         return frozenset(node for node in nodes if self.is_alive(node))
 
+    def is_reader(self, node_id: int) -> bool:
+        """Return whether the broker has no replicas and serves cold reads only."""
+        row = self.brokers.get(node_id)
+        return row is not None and row.is_reader
+
     def broker_epoch(self, node_id: int) -> int:
         """Return the epoch of a broker's registration, -1 if it is not registered."""
         row = self.brokers.get(node_id)
@@ -176,6 +183,9 @@ class MetadataCache:
         )
         if request.full or request.brokers:
             self.brokers = MappingProxyType({row.broker_id: row for row in request.brokers})
+            self.readers = frozenset(
+                row.broker_id for row in request.brokers if row.is_reader and not row.fenced
+            )
         self._unserved = MappingProxyType({topic.topic_id: topic for topic in request.unserved})
         self._knows_all = request.knows_all
         # A snapshot drops everything first; topics that it lacks are settled below.

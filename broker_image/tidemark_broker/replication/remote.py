@@ -16,9 +16,32 @@ from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.tier.metadata.head import HeadPosition
 from tidemark.tiering import Tiering
 from tidemark_broker.log import ProducerBatch
+from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 
 #: A hosted replica. A type variable, because replicas import this module.
 ReplicaT_contra = TypeVar("ReplicaT_contra", contravariant=True)
+
+
+class TieredPartition(Protocol):
+    """Partition as reads of the tier need it: a hosted replica, or a Reader's knowledge of one.
+
+    ``tier_position``: position of the newest known head of the manifest, None if unknown.
+    """
+
+    @property
+    def tp(self) -> TopicPartition: ...
+    @property
+    def key(self) -> TopicIdPartition: ...
+    @property
+    def topic_id(self) -> uuid.UUID: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def tiering(self) -> Tiering: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def tier_position(self) -> HeadPosition | None: ...
 
 
 class RemoteUnavailable(Exception):
@@ -155,7 +178,7 @@ class RemoteLog(Protocol[ReplicaT_contra]):
         """Handle a change of ``partition.tiering``."""
 
     async def read(
-        self, partition: ReplicaT_contra, offset: int, max_bytes: int, deadline_s: float
+        self, partition: TieredPartition, offset: int, max_bytes: int, deadline_s: float
     ) -> RemoteRead:
         """Read whole batches; ``deadline_s`` is monotonic.
 

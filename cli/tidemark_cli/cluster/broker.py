@@ -24,14 +24,24 @@ def add(
         int | None,
         typer.Argument(metavar="[ID]", help="Node id. Default: the next free id.", min=0),
     ] = None,
+    *,
+    reader: Annotated[
+        bool,
+        typer.Option(
+            "--reader", help="Without replicas: it serves to consumers what only the tier has."
+        ),
+    ] = False,
     directory: DirOption = DEFAULT_DIR,
 ) -> None:
     """Declare a new broker, start it and wait until it is registered."""
+    # Ids of removed brokers are not used again unless they are named.
     cluster = open_cluster(directory)
     chosen = cluster.next_broker_id() if node_id is None else node_id
     if chosen in cluster.brokers.broker_ids():
         fail(f"broker {chosen} already exists; start it with: tidemark broker start {chosen}")
-    _start(directory, chosen)
+    if reader and cluster.settings.engine == KAFKA:
+        fail("Apache Kafka has no Readers")
+    _start(directory, chosen, is_reader=reader)
 
 
 @app.command()
@@ -99,8 +109,12 @@ def remove(
     console.print(f"broker {node_id} removed")
 
 
-def _start(directory: DirOption, node_id: int) -> None:
+def _start(directory: DirOption, node_id: int, *, is_reader: bool = False) -> None:
     try:
-        open_cluster(directory).start_broker(node_id)
+        cluster = open_cluster(directory)
+        if is_reader:
+            cluster.start_reader(node_id)
+        else:
+            cluster.start_broker(node_id)
     except (ProcessStartError, KubeRequestError, ToolchainError, TimeoutError, OSError) as error:
         fail(error_text(error))

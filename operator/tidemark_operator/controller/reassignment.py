@@ -179,6 +179,8 @@ def _problem(
         return wrong, "the assignment names a broker twice"
     for replica in replicas:
         broker = draft.broker(replica)
+        if broker is not None and broker.is_reader:
+            return wrong, f"broker {replica} is a Reader, which has no replicas"
         if broker is None or not broker.registered or broker.leaving:
             return wrong, f"broker {replica} is not registered, or is draining"
     return None

@@ -194,7 +194,7 @@ def _expected(state: ControllerState) -> list[int]:
     return [
         node_id
         for node_id, broker in state.brokers.items()
-        if broker.registered
+        if (broker.registered and not broker.is_reader)
         or state.partitions.replica_count(node_id)
         or state.replica_reports.names(node_id)
     ]
@@ -438,7 +438,8 @@ class _Rebuilding:
     def _needed(self, state: ControllerState) -> set[int]:
         hosts = () if self._best is None else self._best.hosts
         if self._best is None or self._is_replica_missing():
-            return {*state.brokers, *hosts}
+            others = (id_ for id_, broker in state.brokers.items() if not broker.is_reader)
+            return {*others, *hosts}
         return set(hosts)
 
     def _is_replica_missing(self) -> bool:

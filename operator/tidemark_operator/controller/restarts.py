@@ -43,7 +43,8 @@ def hold(
 def _is_down(state: ControllerState, node_id: int) -> bool:
     """Return whether a registered broker is down; one that never registered has no replicas."""
     broker = state.brokers.get(node_id)
-    return broker is not None and broker.registered and not broker.live
+    # Readers have none either.
+    return broker is not None and broker.registered and not broker.live and not broker.is_reader
 
 
 def _is_behind(state: ControllerState, key: RowKey) -> bool:

@@ -229,6 +229,7 @@ def _broker(state: ControllerState, broker: BrokerInfo) -> BrokerState:
         rack=broker.rack,
         fenced=not broker.live,
         listeners=endpoints(state, broker),
+        is_reader=broker.is_reader,
     )
 
 

@@ -215,7 +215,7 @@ def _write_tombstones(draft: Draft, topic: TopicInfo, rows: list[PartitionRow]) 
 
 
 def _is_down(broker: BrokerInfo) -> bool:
-    return broker.registered and not broker.live
+    return broker.registered and not broker.live and not broker.is_reader
 
 
 def _write_tombstone_for_all(draft: Draft, topic: TopicInfo) -> None:

@@ -49,6 +49,7 @@ from tidemark_operator.resources.names import (
     SLICES_DEFAULT,
     SWEEP_PAUSED_ANNOTATION,
     TOPIC_FINALIZER,
+    BrokerRole,
 )
 from tidemark_operator.resources.record_deletion import (
     AllPartitions,
@@ -222,6 +223,7 @@ def broker_info(body: Json, *, fenced: bool) -> BrokerInfo:
         deleting=meta.is_deleting and not is_protected(meta),
         deletion_blocked=meta.is_deleting and is_protected(meta),
         drain=bool(broker.spec.drain),
+        is_reader=broker.spec.role is BrokerRole.READER,
         annotations=_annotations(meta, OF_BROKER),
         generation=meta.generation,
         status=body.get("status") or {},

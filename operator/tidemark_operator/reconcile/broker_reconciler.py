@@ -253,6 +253,7 @@ def _with_status(drafted: BrokerInfo, stored: BrokerInfo) -> BrokerInfo:
         external=stored.external,
         deleting=stored.deleting,
         drain=stored.drain,
+        is_reader=stored.is_reader,
         generation=stored.generation,
         status=stored.status,
     )

@@ -204,6 +204,7 @@ class Reflector(ObjectReflector):
                     external=broker.external,
                     deleting=broker.deleting,
                     drain=broker.drain,
+                    is_reader=broker.is_reader,
                     deletion_blocked=broker.deletion_blocked,
                     annotations=broker.annotations,
                     generation=broker.generation,

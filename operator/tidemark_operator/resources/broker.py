@@ -12,7 +12,7 @@ from tidemark.configuration.values import INT32_MAX
 from tidemark_operator.resources.broker_pod import BrokerPod
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.metadata import Resource
-from tidemark_operator.resources.names import Workload
+from tidemark_operator.resources.names import BrokerRole, Workload
 from tidemark_operator.resources.references import FixedClusterRef
 from tidemark_operator.resources.schema import (
     AGE,
@@ -48,13 +48,20 @@ class BrokerSpec(SpecModel):
             field_path=".workload",
         ),
         Rule(
+            # Replicas would have to move first.
+            rule="(has(self.role) && self.role == 'Reader') == "
+            "(has(oldSelf.role) && oldSelf.role == 'Reader')",
+            message="role is immutable. Delete this Broker and create another one.",
+        ),
+        Rule(
             rule="has(self.pod) == (self.workload == 'Pod')",
             message="pod is required with workload Pod and must be unset with any other workload",
             field_path=".pod",
         ),
         Rule(
-            rule="self.workload != 'Observed' || (!has(self.drain) && !has(self.rack))",
-            message="drain and rack are not supported with workload Observed. Drain "
+            rule="self.workload != 'Observed' || "
+            "(!has(self.drain) && !has(self.rack) && !has(self.role))",
+            message="drain, rack and role are not supported with workload Observed. Drain "
             "the broker and set its rack in Apache Kafka.",
         ),
         Rule(
@@ -70,6 +77,9 @@ class BrokerSpec(SpecModel):
     """Kafka node id, unique in the Cluster."""
     rack: Rack | None = None
     """Failure zone of the broker. The replicas of a partition are spread over racks."""
+    role: BrokerRole | None = None
+    """Work of the broker. Broker: it has replicas. Reader: it has no replicas, and serves to
+    consumers what only the tier has. Default: Broker."""
     drain: bool | None = None
     """Move all replicas to other brokers and place no new ones here. The broker keeps serving and
     is not removed. Default: false."""
@@ -182,6 +192,7 @@ BROKER = ResourceKind(
     columns=(
         PrinterColumn("Node", "integer", ".spec.nodeId", "Kafka node id"),
         PrinterColumn("Rack", "string", ".spec.rack", "Failure zone"),
+        PrinterColumn("Role", "string", ".spec.role", "Work of the broker", priority=1),
         condition_column("Ready"),
         reason_column("Ready"),
         condition_column("Draining"),

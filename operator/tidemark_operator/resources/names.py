@@ -87,6 +87,14 @@ class Workload(enum.StrEnum):
     OBSERVED = "Observed"
 
 
+class BrokerRole(enum.StrEnum):
+    """Work of a broker. Broker: it has replicas. Reader: it has none, and serves to consumers what
+    only the tier has."""
+
+    BROKER = "Broker"
+    READER = "Reader"
+
+
 def slice_name(cluster: str, index: int) -> str:
     """Return the object name of slice ``index`` (from 0) of a cluster, such as ``demo-07``."""
     return f"{cluster}-{index:02d}"

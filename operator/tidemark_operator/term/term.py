@@ -226,7 +226,7 @@ class Term(EngineTerm):
         """
         state = self.services.state
         known = (
-            state.brokers.values()
+            [broker for broker in state.brokers.values() if not broker.is_reader]
             if any(content.encoded for content in state.slices)
             else state.live_brokers()
         )

@@ -250,6 +250,8 @@ def check_assignments(
             problem = "names a broker twice"
         elif unknown := [node for node in brokers if node not in state.brokers]:
             problem = f"names broker {unknown[0]}, which is not registered"
+        elif readers := [node for node in brokers if state.brokers[node].is_reader]:
+            problem = f"names broker {readers[0]}, a Reader, which has no replicas"
         elif not any(state.brokers[node].live for node in brokers):
             problem = "names only brokers that are fenced or shutting down"
         if problem:

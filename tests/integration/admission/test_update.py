@@ -340,6 +340,14 @@ CHANGES: dict[str, Change] = {
     # ------------------------------------------------------------------ Broker
     "another node id": (broker(), None, "spec.nodeId", 2, "nodeId is immutable"),
     "another rack": (broker(), BROKER_STATUS, "spec.rack", "b", None),
+    "broker that becomes a Reader": (
+        broker(), BROKER_STATUS, "spec.role", "Reader", "role is immutable"
+    ),
+    "role that is written out": (broker(), BROKER_STATUS, "spec.role", "Broker", None),
+    "Reader that becomes a broker": (
+        broker(role="Reader"), None, "spec.role", "Broker", "role is immutable"
+    ),
+    "Reader that is drained": (broker(role="Reader"), None, "spec.drain", True, None),
     "broker that moves into a pod": (
         broker(),
         None,

@@ -27,6 +27,18 @@ class TierClient:
         assert answer.error_code is ErrorCode.none
         return list(answer.responses[0].partitions)
 
+    async def introduce(self, software: str) -> None:
+        """Name the client's library, as clients do first."""
+        request = kafka.request(18, 3, client_software_name=software, client_software_version="1")
+        answer: Any = await self._connection.request(request, kafka.answer_type(18, 3), 20)
+        assert answer.error_code is ErrorCode.none
+
+    async def replicas(self) -> list[int]:
+        """Return the replicas of partition 0 in the metadata."""
+        request = kafka.metadata(9, ((TOPIC, None),))
+        answer: Any = await self._connection.request(request, kafka.answer_type(3, 9), 20)
+        return list(answer.topics[0].partitions[0].replica_nodes)
+
     async def list_offset(self, timestamp: int) -> Any:
         answer: Any = await self._connection.request(
             kafka.list_offsets(7, TOPIC, timestamp), kafka.answer_type(kafka.LIST_OFFSETS, 7), 20

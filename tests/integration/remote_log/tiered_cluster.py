@@ -74,9 +74,10 @@ class TieredCluster:
     ) -> dict[int, control.DisableRemoteTopicResult]:
         """Request the disablement from every host until each has acknowledged."""
         done: dict[int, control.DisableRemoteTopicResult] = {}
+        hosts = {node: host for node, host in self.hosts.items() if not host.is_reader}
         async with asyncio.timeout(15):
-            while len(done) < len(self.hosts):
-                for node, host in self.hosts.items():
+            while len(done) < len(hosts):
+                for node, host in hosts.items():
                     # 300 ms: the controller repeats its request, so a host that waits for another
                     # must not block it.
                     result = await host.disable(tiered_epoch, policy, timeout_ms=300)

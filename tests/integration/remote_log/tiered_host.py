@@ -98,6 +98,7 @@ class TieredHost:
         self.store_id = ""
         self.brokers: tuple[control.BrokerState, ...] = ()
         self.rack: str | None = None
+        self.is_reader = False
         self.config = dict(CONFIG)
         self.cluster_config: dict[str, str] = {}
         #: Rows by partition; most tests have partition 0 only.
@@ -172,6 +173,7 @@ class TieredHost:
             rack=self.rack,
             fenced=False,
             listeners=listeners,
+            is_reader=self.is_reader,
         )
 
     async def listen(self) -> None:

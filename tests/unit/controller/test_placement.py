@@ -84,6 +84,26 @@ def test_unavailable_brokers_get_no_replicas() -> None:
     assert _place(world) == BrokersMissing(required=2, live=1)
 
 
+def test_readers_get_no_replicas() -> None:
+    reader = dataclasses.replace(broker(4), is_reader=True)
+    brokers = [broker(1), broker(2), broker(3, fenced=True), reader]
+    world = ControllerWorld(brokers=brokers, topics=[topic(replication_factor=3)])
+    assert _place(world) == BrokersMissing(required=3, live=2)
+    # Nor do they fill a placeholder.
+    world = ControllerWorld(
+        brokers=brokers, topics=[topic(replication_factor=3)], view=cluster(KIP_409)
+    )
+    assert _place(world) == (0,)
+    assert _fill(world) == 0
+    assert set(world.row().hosts) == {1, 2}
+    # Nor does a request of a client put one there.
+    world = ControllerWorld(
+        brokers=brokers, topics=[topic(replication_factor=2, assignments={0: (1, 4)})]
+    )
+    assert _place(world) == (0,)
+    assert set(world.row().hosts) == {1, 2}
+
+
 def test_a_topic_grows_and_its_old_partitions_stay() -> None:
     world = ControllerWorld(
         # KIP-195: only partitions 1 and 2 are placed.

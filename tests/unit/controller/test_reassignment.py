@@ -136,6 +136,13 @@ def test_invalid_targets_are_refused(target: tuple[int, ...], code: str) -> None
     assert shape(made) == ((1, 2), (1, 2), (), ())
 
 
+def test_a_reader_is_no_target() -> None:
+    made = world(row((1, 2)))
+    made.state.put_broker(dataclasses.replace(broker(4), is_reader=True))
+    assert reassign(made, {0: (1, 4)}) == {0: "invalid_replica_assignment"}
+    assert reassign(made, {0: (1, 3)}) == {0: "none"}
+
+
 def test_no_replica_is_removed_before_a_remaining_one_is_in_sync() -> None:
     made = world(row((1, 2), isr=(1,)), replication_factor=1)
     assert reassign(made, {0: (2,)}) == {0: "none"}

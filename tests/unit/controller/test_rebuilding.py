@@ -389,6 +389,17 @@ def test_a_broker_that_never_registered_is_not_waited_for() -> None:
     assert rebuilding.unreported_brokers(world.state, world.view()) == ()
 
 
+def test_a_reader_that_is_down_is_not_waited_for() -> None:
+    """Expect no report, because it has no replicas."""
+    reader = dataclasses.replace(broker(4, fenced=True), is_reader=True)
+    world = _behind(reported_row(1, 2, 3), brokers=(broker(1), broker(2), broker(3), reader))
+    for node_id in (1, 2, 3):
+        reports(world, node_id, reported_row(1, 2, 3))
+    world.decide()
+    assert rebuilding.silent(world.state) == ()
+    assert rebuilding.is_done(world.state)
+
+
 def test_a_broker_that_registered_after_the_backup_is_waited_for() -> None:
     """Its Broker does not mention it, but another broker's state names a replica of it."""
     never = BrokerInfo(node_id=4, key="ns/broker-4")

@@ -46,6 +46,13 @@ def _world() -> ControllerWorld:
     return world
 
 
+def test_a_snapshot_names_the_readers() -> None:
+    world = _world()
+    world.state.put_broker(dataclasses.replace(broker(4), is_reader=True))
+    readers = {state.broker_id: state.is_reader for state in snapshot.full(world.state).brokers}
+    assert readers == {1: False, 2: False, 4: True}
+
+
 def test_a_snapshot_has_every_served_topic_and_every_tombstone() -> None:
     pushed = snapshot.full(_world().state)
     assert pushed.full
@@ -57,6 +64,7 @@ def test_a_snapshot_has_every_served_topic_and_every_tombstone() -> None:
     assert (pushed.topics[1].tiering_state, pushed.topics[1].tiered_epoch) == (1, 4)
     assert [(item.topic_id, item.partition) for item in pushed.removals] == [(numbered_uuid(8), -1)]
     assert [(b.broker_id, b.fenced) for b in pushed.brokers] == [(1, False), (2, True)]
+    assert not any(b.is_reader for b in pushed.brokers)
     assert (pushed.cluster_id, pushed.store_id, pushed.controller_epoch) == ("tide-1", "s1", 7)
 
 

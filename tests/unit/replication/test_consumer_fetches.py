@@ -333,6 +333,28 @@ def test_remote_reads_are_spread_over_the_consumers_rack(
     assert set(serving_replicas(readers, racks=racks, own=1)) == chosen
 
 
+@pytest.mark.parametrize(
+    ("rack", "beyond_rack", "chosen"),
+    [
+        ("a", False, {1, 3}),
+        ("b", False, {2}),
+        ("c", False, {5, 6}),
+        ("c", True, {1, 2, 3, 5, 6}),
+        ("d", False, {6}),
+        ("", False, {5, 6}),
+        ("", True, {1, 2, 3, 5, 6}),
+    ],
+)
+def test_readers_serve_remote_reads_of_consumers_without_a_replica_in_their_rack(
+    rack: str, beyond_rack: bool, chosen: set[int]
+) -> None:
+    racks = {1: "a", 2: "b", 3: "a", 5: None, 6: "d"}
+    readers = RemoteReaders(rack, beyond_rack)
+    # Reader 7 cannot be reached at the consumer's listener.
+    found = serving_replicas(readers, racks=racks, own=1, dedicated={5, 6, 7})
+    assert set(found) == chosen
+
+
 def test_consumers_of_remote_records_take_turns() -> None:
     turns = RemoteReadTurns()
     # A single consumer stays where it is, and later ones are spread evenly.

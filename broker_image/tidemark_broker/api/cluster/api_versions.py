@@ -104,6 +104,8 @@ def api_of(
             and _SOFTWARE.fullmatch(request.client_software_version)
         ):
             error = ErrorCode.invalid_request
+        elif call.version >= 3:
+            call.client.software = request.client_software_name
         return answer(table, error, call.version)
 
     return Api(handle, versions=(0, 4))

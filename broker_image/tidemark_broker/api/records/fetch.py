@@ -27,6 +27,7 @@ Behaviour:
 - An offset that only the tier has is read from the tier (:mod:`fetch_remote`). The leader may
   redirect the consumer to a follower for it (``tidemark.remote.fetch.replicas``).
 - A follower that cannot serve an offset redirects the consumer to the leader.
+- A broker without replicas (a Reader) serves the tier only (:mod:`fetch_reader`).
 - A leader that could have been superseded returns NOT_LEADER_OR_FOLLOWER, also after a wait.
 - A client over its quota gets an empty answer at once, with its throttle time.
 
@@ -52,6 +53,7 @@ from tidemark_broker.api.fetch_session import (
     Key,
     PartitionRequest,
 )
+from tidemark_broker.api.records.fetch_reader import read_from_tier
 from tidemark_broker.api.records.fetch_remote import read_remote
 from tidemark_broker.api.records.fetch_response import (
     READ_COMMITTED,
@@ -154,8 +156,14 @@ async def handle(request: FetchRequest, call: Call) -> FetchResponse:
         remote_readers=None if leader_only else remote_readers_of(call, request.rack_id),
         read_committed=request.isolation_level == READ_COMMITTED,
     )
-    # Records in memory are collected first. Only then are the disk and the tier read, once.
-    reads = await read_until_enough(await _checked(context.requests, call), call, params)
+    checked = await _checked(context.requests, call)
+    # A Reader has no replica. A client that cannot be redirected receives an error below.
+    if call.services.replicas.is_reader and not leader_only:
+        reads = await read_from_tier(checked, call, params.max_bytes, deadline_s)
+        call.memory.set_reserved(total_bytes(reads))
+    else:
+        # Records in memory are collected first. Only then are the disk and the tier read, once.
+        reads = await read_until_enough(checked, call, params)
     if any(read.result.from_disk or read.result.remote for read in reads):
         await _read_from_disk(reads)
         await read_remote(reads, call.services, deadline_s)

@@ -52,7 +52,7 @@ async def read_remote(
     for read, need in needed:
         read.result = _still_valid(read, need)
     # Each read returns at least one whole batch, so together they may exceed the limit.
-    _keep_to_limits(reads, needed)
+    keep_to_limits(reads, needed)
 
 
 def _something_at_hand(reads: Sequence[Read]) -> bool:
@@ -62,7 +62,7 @@ def _something_at_hand(reads: Sequence[Read]) -> bool:
     )
 
 
-def _keep_to_limits(reads: Sequence[Read], needed: Sequence[tuple[Read, RemoteFetchNeed]]) -> None:
+def keep_to_limits(reads: Sequence[Read], needed: Sequence[tuple[Read, RemoteFetchNeed]]) -> None:
     """Drop tier reads that exceed their limit because they are not the first batch (KIP-74).
 
     Concurrent reads do not know of each other, so each returns at least one whole batch.

@@ -4,10 +4,11 @@ For records in the local log it is that of Kafka's ``RackAwareReplicaSelector``.
 ``replica.selector.class`` selects it and the consumer sends its rack. The selection is pure: it
 depends on the leader's view of its followers and on the brokers' racks.
 
-Records that only the tier has can be read by every replica, so their consumers are spread
-(``tidemark.remote.fetch.replicas``). A connection that was redirected and returns is served by the
-leader for a minute, because it returns early if the replica could not serve it. librdkafka pauses
-if it is redirected twice within a minute, and a client that ignores redirections needs records too.
+Records that only the tier has can be read by every replica and by every Reader, so their consumers
+are spread (``tidemark.remote.fetch.replicas``). A connection that was redirected and returns is
+served by the leader for a minute, because it returns early if the replica could not serve it.
+librdkafka pauses if it is redirected twice within a minute, and a client that ignores redirections
+needs records too.
 """
 
 from collections.abc import Collection, Mapping
@@ -31,6 +32,8 @@ from tidemark_broker.replication.partition.leader import FOLLOWER_CONTACT_S
 from tidemark_broker.replication.types import FetchResult
 
 NONE = -1
+#: Names of librdkafka and of its bindings in ApiVersions.
+_FOLLOWS_TO_ANY_BROKER = ("librdkafka", "confluent-kafka-")
 #: Seconds in which a redirected connection is not redirected again: librdkafka's minute, and time
 #: for the response to arrive.
 RETURN_S = 65.0
@@ -40,10 +43,10 @@ STAY_S = 300.0
 
 
 class RemoteReaders(NamedTuple):
-    """Choice of replicas for one consumer of remote records.
+    """Choice of replicas and Readers for one consumer of remote records.
 
     ``rack``: the consumer's rack, or "". ``beyond_rack``: whether replicas of other racks may serve
-    it if none is in its rack.
+    it if none is in its rack. Readers of other racks always may.
     """
 
     rack: str
@@ -70,9 +73,24 @@ def remote_readers_of(call: Call, rack: str) -> RemoteReaders | None:
     services = call.services
     # The Cluster's value takes precedence over the broker's file.
     choice = services.cluster.cluster_config.get(REMOTE_READERS) or services.settings.remote_readers
-    if choice == REMOTE_READERS_LEADER or (choice == REMOTE_READERS_RACK and not rack):
+    if choice == REMOTE_READERS_LEADER:
+        return None
+    if choice == REMOTE_READERS_RACK and not rack and not readers_for(call):
         return None
     return RemoteReaders(rack, beyond_rack=choice != REMOTE_READERS_RACK)
+
+
+def readers_for(call: Call) -> frozenset[int]:
+    """Return the live Readers to which the client can be redirected.
+
+    Java clients and kafka-python return from a broker that is not in the replica list, and franz-go
+    1.21 stops reading. So its listener has to list Readers there, unless the client is librdkafka.
+    """
+    services, client = call.services, call.client
+    lists_readers = client.listener in services.settings.readers_listeners
+    if lists_readers or client.software.startswith(_FOLLOWS_TO_ANY_BROKER):
+        return services.cluster.readers
+    return frozenset()
 
 
 def preferred(
@@ -129,7 +147,7 @@ def redirected(
 def redirected_remote(
     partition: Partition, readers: RemoteReaders, call: Call
 ) -> FetchResult | None:
-    """Return a response that redirects the consumer of remote records to an in-sync replica.
+    """Return a response that redirects the consumer of remote records to a replica or Reader.
 
     None means that the consumer reads here. The caller has checked that this broker is the leader.
     """
@@ -147,8 +165,9 @@ def redirected_remote(
         and progress.tiered_epoch >= partition.tiering.epoch
         and now_s - progress.last_fetch_s < FOLLOWER_CONTACT_S
     }
-    racks = _racks(call.services.cluster, able | {own}, call.client.listener)
-    nodes = serving_replicas(readers, racks=racks, own=own)
+    dedicated = readers_for(call)
+    racks = _racks(call.services.cluster, able | dedicated | {own}, call.client.listener)
+    nodes = serving_replicas(readers, racks=racks, own=own, dedicated=dedicated)
     node = call.services.remote_read_turns.next(nodes, own)
     call.client.assign_here(key, now_s + (STAY_S if node == own else RETURN_S))
     if node == own:
@@ -158,17 +177,24 @@ def redirected_remote(
 
 
 def serving_replicas(
-    readers: RemoteReaders, *, racks: Mapping[int, str | None], own: int
+    readers: RemoteReaders,
+    *,
+    racks: Mapping[int, str | None],
+    own: int,
+    dedicated: Collection[int] = (),
 ) -> Collection[int]:
-    """Return the replicas among which the consumer's reads of the tier are spread.
+    """Return the brokers among which the consumer's reads of the tier are spread.
 
-    ``racks``: racks of the replicas that can serve it, by node id. ``own``: id of the leader, which
-    always can.
+    ``racks``: racks of the brokers that can serve it, by node id. ``own``: id of the leader, which
+    always can. ``dedicated``: ids of the Readers.
     """
     near = [node for node, rack in racks.items() if readers.rack and rack == readers.rack]
     if near:
         return near
-    return {*racks, own} if readers.beyond_rack else {own}
+    if readers.beyond_rack:
+        return {*racks, own}
+    # Readers exist for this work, so they relieve the leader without any setting.
+    return [node for node in racks if node in dedicated] or [own]
 
 
 def _rack(cluster: MetadataCache, node: int) -> str | None:

@@ -24,6 +24,8 @@ Behaviour:
   them.
 - A topic that the client may not describe is left out of all topics, and is unknown if it is
   requested by id. By name it is TOPIC_AUTHORIZATION_FAILED, whether it exists or not.
+- A listener of ``tidemark.readers.listeners`` lists Readers among the replicas of tiered
+  partitions, because Java clients read only from a replica. They are never leader or in the ISR.
 - KIP-950 adds ``tiered_epoch`` and ``tiered_state`` to topics. They are tagged fields from version
   9, so that stock clients skip them. Their tags are far above Kafka's own, because a later Kafka
   may use the next numbers.
@@ -319,7 +321,7 @@ def _partition(
         partition_index=row.partition,
         leader_id=row.leader if led else -1,
         leader_epoch=row.leader_epoch,
-        replica_nodes=row.replicas,
+        replica_nodes=(*row.replicas, *_readers(view, live, call)),
         isr_nodes=row.isr,
         offline_replicas=tuple(node for node in row.replicas if node not in live),
     )
@@ -327,6 +329,18 @@ def _partition(
     if call.version == 0:
         _without_unavailable(made, live)
     return made
+
+
+def _readers(view: TopicMetadata, live: frozenset[int], call: Call) -> list[int]:
+    """Return the Readers to list among the replicas, which some clients require before they
+    follow a redirection.
+    """
+    services = call.services
+    if not services.cluster.readers or not view.tiering.reads_tier:
+        return []
+    if call.client.listener not in services.settings.readers_listeners:
+        return []
+    return sorted(services.cluster.readers & live)
 
 
 def _leader_error(row: control.PartitionState, live: frozenset[int], call: Call) -> ErrorCode:

@@ -111,6 +111,14 @@ class ReplicaManager:
         return tuple(self._hosted.by_key.values())
 
     @property
+    def is_reader(self) -> bool:
+        """Whether this broker serves as a Reader.
+
+        A Reader with replicas of a former broker of its id serves them until they have moved.
+        """
+        return self.metadata.is_reader(self.context.node_id) and not self._hosted.by_key
+
+    @property
     def offline_count(self) -> int:
         """Number of assigned replicas whose storage does not open."""
         return len(self._placement.offline)

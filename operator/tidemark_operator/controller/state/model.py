@@ -71,8 +71,9 @@ class BrokerInfo:
     process, ``incarnation_id`` identifies one process. ``reported_rack`` is from the latest
     registration and is persisted with it, because racks count while a broker is down and for a new
     controller. A fenced broker, or one that is shutting down, leads nothing and joins no ISR.
-    ``annotations`` and ``deletion_blocked`` are as in :class:`TopicInfo`. ``status`` is the
-    object's status as last read or written.
+    A Reader has no replicas, and serves to consumers what only the tier has. ``annotations`` and
+    ``deletion_blocked`` are as in :class:`TopicInfo`. ``status`` is the object's status as last
+    read or written.
     """
 
     node_id: int
@@ -89,6 +90,7 @@ class BrokerInfo:
     shutting_down: bool = False
     deleting: bool = False
     drain: bool = False
+    is_reader: bool = False
     deletion_blocked: bool = False
     #: Names of the listeners that have external addresses, by the spec.
     external: tuple[str, ...] = ()
@@ -108,7 +110,7 @@ class BrokerInfo:
     @property
     def leaving(self) -> bool:
         """Return whether the broker must give up its replicas and takes no new ones."""
-        return self.deleting or self.drain
+        return self.deleting or self.drain or self.is_reader
 
     @property
     def rack(self) -> str | None:

@@ -18,7 +18,8 @@ def drain_status(
     state: ControllerState, broker: BrokerInfo
 ) -> tuple[ConditionValue, dict[str, object]] | None:
     """Return the condition and the figures; None for a broker that stays."""
-    if not broker.leaving:
+    # A Reader has nothing to drain.
+    if not (broker.deleting or broker.drain):
         return None
     found = draining.progress(Draft(state), broker.node_id)
     figures: dict[str, object] = {
