@@ -20,7 +20,7 @@ ADDRESS ?= localhost:8000
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .PHONY: kafka-kills demo up cli spark plots readers test test-all test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-all bench-latency bench-cold bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
-  simulate fuzz histories full-disk export-kills pipeline-proof release sbom pins crds argocd pages docs site conformance compatibility
+  simulate fuzz histories full-disk export-kills export-many pipeline-proof release sbom pins crds argocd pages docs site conformance compatibility
 .DEFAULT_GOAL := demo
 
 $(RUN): requirements/run.txt pyproject.toml
@@ -241,6 +241,10 @@ bench-operator: $(ALL)
 # LIVES: number of Topics that are created and deleted (10000) while the operator's memory is measured.
 bench-lives: $(ALL)
 	@$(BIN)/python -W ignore -m tests.benchmarks.topic_churn $(if $(LIVES),--lives $(LIVES))
+
+# Many topics in one Export: each in its table, whatever happens to the others. TOPICS: at the start (200). LATER: that appear meanwhile (50).
+export-many: $(ALL) $(SPARK)
+	@$(BIN)/python -W ignore -m tests.benchmarks.export_many $(if $(TOPICS),--topics $(TOPICS)) $(if $(LATER),--later $(LATER))
 
 # Rows per CPU-second on Spark, compared with its own Kafka source. ONLY='100 bytes, lz4': some loads; MEGABYTES: of each (200).
 bench-pipeline: $(ALL) $(SPARK)

@@ -19,7 +19,13 @@ ORDER_VARIABLE = "TIDEMARK_EXPORT"
 REPORT_PATH = "/report"
 #: Kubernetes' limit of a termination message.
 REPORT_BYTES_MAX = 4096
+#: Limit of a report that a running job serves: it has more rows of topics.
+SERVED_BYTES_MAX = 16_384
 MESSAGE_CHARS_MAX = 1024
+#: Most topics that a report names, and length of the failure of each.
+TOPICS_NAMED_MAX = 20
+_FAILURE_CHARS_MAX = 256
+_NAME_CHARS_MAX = 255
 
 
 class OptionPlace(enum.StrEnum):
@@ -53,10 +59,12 @@ class OrderError(ValueError):
 class Order:
     """Work of a job.
 
-    ``source``: options of the ``tidemark`` source, ``topic`` among them. ``table``: the fields of
-    the table's options (``tidemark_pipeline.export.table_options``). ``conf``: Spark's
-    configuration. ``jars``: added to, or used instead of, those of the image. ``every_s``: interval
-    of commits of a job that runs until it is stopped; None: export everything once.
+    ``source``: options of the ``tidemark`` source, among them ``topic``, or ``subscribe`` or
+    ``subscribePattern`` for many topics. ``table``: the fields of the table's options
+    (``tidemark_pipeline.export.table_options``); for many topics its name is a template.
+    ``conf``: Spark's configuration. ``jars``: added to, or used instead of, those of the image.
+    ``every_s``: interval of commits of a job that runs until it is stopped; None: export everything
+    once.
     """
 
     source: Mapping[str, str]
@@ -152,13 +160,38 @@ class ExportJobPhase(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TopicReport:
+    """State of one topic of many. ``lag`` None: unknown. ``failure``: "" if it is exported."""
+
+    topic: str
+    table: str
+    lag: int | None = None
+    failure: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsReport:
+    """State of the topics of a job that exports many.
+
+    ``total``: topics. ``failing``: topics that are not exported. ``behind``: topics of which the
+    table lacks records. ``worst``: failing topics, then those with the largest lag.
+    """
+
+    total: int
+    failing: int = 0
+    behind: int = 0
+    worst: tuple[TopicReport, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobReport:
     """State of a job; None where it is not known.
 
     ``lag``: offsets of the topic that the table does not have. ``rows``, ``letters``: rows of the
     table, and of the table of dead letters. ``commits``: number of this job's commits, the last at
     ``committed_ms``. ``current_ms``: the table has everything that the topic had at this time.
-    Times are Unix time in milliseconds.
+    Times are Unix time in milliseconds. ``topics``: of a job that exports many topics, whose
+    figures are sums.
     """
 
     phase: ExportJobPhase
@@ -169,28 +202,36 @@ class JobReport:
     commits: int = 0
     committed_ms: int | None = None
     current_ms: int | None = None
+    topics: TopicsReport | None = None
 
-    def to_json(self) -> bytes:
-        """Return the report as at most :data:`REPORT_BYTES_MAX` bytes of JSON."""
-        # Only the message has no fixed size, so it is shortened until the report fits.
+    def to_json(self, most_bytes: int = REPORT_BYTES_MAX) -> bytes:
+        """Return the report as at most ``most_bytes`` bytes of JSON."""
         fields, most = dataclasses.asdict(self), MESSAGE_CHARS_MAX
+        # Rows of topics are left out from the end, then the message is shortened, until it fits.
+        rows = [] if self.topics is None else [_row(topic) for topic in self.topics.worst]
         while True:
+            if self.topics is not None:
+                fields["topics"]["worst"] = rows
             text = json.dumps(fields | {"message": shortened(_printable(self.message), most)})
-            if len(text) <= REPORT_BYTES_MAX:
+            if len(text) <= most_bytes:
                 return text.encode()
-            most //= 2  # escapes take up to twelve bytes a character
+            if rows:
+                rows = rows[: len(rows) // 2]
+            else:
+                most //= 2  # escapes take up to twelve bytes a character
 
     @classmethod
     def of_json(cls, data: bytes | str) -> "JobReport | None":
         """Parse the report that a job has served or written; return None if it is not a report."""
         # The process of the job may be compromised: bound the parsed size, and check each field.
-        if len(data) > REPORT_BYTES_MAX:
+        if len(data) > SERVED_BYTES_MAX:
             return None
         try:
             fields: Any = json.loads(data)
             phase, message = ExportJobPhase(fields["phase"]), fields["message"]
             # Figures that are missing or null are not known.
             figures = {name: fields.get(name) for name in _FIGURES}
+            topics = _topics_of(fields.get("topics"))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
         if not isinstance(message, str):
@@ -199,10 +240,45 @@ class JobReport:
             return None
         # A job that has not committed yet may leave the field out.
         figures["commits"] = figures["commits"] or 0
-        return cls(phase=phase, message=shortened(_printable(message)), **figures)
+        return cls(phase=phase, message=shortened(_printable(message)), topics=topics, **figures)
 
 
 _FIGURES = ("lag", "rows", "letters", "commits", "committed_ms", "current_ms")
+
+
+def _row(topic: TopicReport) -> dict[str, Any]:
+    failure = shortened(_printable(topic.failure), _FAILURE_CHARS_MAX)
+    return dataclasses.asdict(topic) | {"failure": failure}
+
+
+def _topics_of(fields: Any) -> TopicsReport | None:
+    """Return the part of a report about topics. Raises what another form raises."""
+    if fields is None:
+        return None
+    counts = {name: _count(fields[name]) for name in ("total", "failing", "behind")}
+    rows = [
+        TopicReport(
+            topic=_text(row["topic"], _NAME_CHARS_MAX),
+            table=_text(row["table"], _NAME_CHARS_MAX),
+            lag=None if row["lag"] is None else _count(row["lag"]),
+            failure=_text(row["failure"], _FAILURE_CHARS_MAX),
+        )
+        for row in fields["worst"][:TOPICS_NAMED_MAX]
+    ]
+    return TopicsReport(**counts, worst=tuple(rows))
+
+
+def _count(value: object) -> int:
+    if value is None or not _is_figure("", value):
+        raise ValueError(f"{value!r} is no count")
+    assert isinstance(value, int)
+    return value
+
+
+def _text(value: object, most: int) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return shortened(_printable(value), most)
 
 
 #: The end of the year 9999, which no date goes beyond.

@@ -883,6 +883,11 @@ EXPORT: ReasonTable = {
         "or ten intervals.",
         "See the log of the job's pod. To restart the job, delete its Job.",
     ),
+    Reason.TOPICS_FAILING: ReasonEntry(
+        "Exporting=False",
+        "Some topics of an Export of many topics are not exported. The others are.",
+        "Follow status.topics.worst. The job retries each topic with a delay of up to ten minutes.",
+    ),
     Reason.REPORT_MISSING: ReasonEntry(
         "Exporting=Unknown, and Exporting=False once the table may be outdated; Ready=False and "
         "Reconciling=True of a run that was never reached",

@@ -170,6 +170,7 @@ class Reason(enum.StrEnum):
     REPORT_MISSING = "ReportMissing"
     TABLE_TAKEN = "TableTaken"
     TABLE_TAKEN_OVER = "TableTakenOver"
+    TOPICS_FAILING = "TopicsFailing"
     SCHEDULE_INVALID = "ScheduleInvalid"
     SOURCE_UNUSABLE = "SourceUnusable"
     POLICY_REFUSED = "PolicyRefused"

@@ -67,6 +67,7 @@ class TopicBench:
         command = ["up", "--brokers", "2", "--detach", "--output", "json", "--dir", str(folder)]
         up = json.loads(_tidemark(*command).splitlines()[-1])
         self.pids: dict[str, int] = up["processes"]
+        self.bootstrap = str(up["bootstrap"])
         self.kubeconfig = str(up["kubeconfig"])
         self.kube = KubeClient(Path(self.kubeconfig), "default")
         self.cluster = str(self.kube.objects("Cluster")[0]["metadata"]["name"])

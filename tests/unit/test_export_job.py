@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 from tidemark.export_job import (
     MESSAGE_CHARS_MAX,
     REPORT_BYTES_MAX,
+    SERVED_BYTES_MAX,
     ExportJobPhase,
     Hidden,
     JobReport,
     OptionPlace,
     Order,
     OrderError,
+    TopicReport,
+    TopicsReport,
 )
 
 ORDER = Order(
@@ -84,6 +87,45 @@ def test_a_report_fits_into_a_termination_message_and_is_read_back(report: JobRe
         assert found.message == report.message
 
 
+def test_topics_of_a_report_are_left_out_until_it_fits() -> None:
+    rows = tuple(
+        TopicReport(topic="t" * 249, table="x" * 255, lag=n, failure="ö" * 500) for n in range(20)
+    )
+    topics = TopicsReport(total=2000, failing=30, behind=7, worst=rows)
+    report = JobReport(phase=ExportJobPhase.RUNNING, message="m", topics=topics)
+    for most in (REPORT_BYTES_MAX, SERVED_BYTES_MAX):
+        data = report.to_json(most)
+        assert len(data) <= most
+        found = JobReport.of_json(data)
+        assert found is not None
+        assert found.topics is not None
+        assert (found.topics.total, found.topics.failing, found.topics.behind) == (2000, 30, 7)
+        assert found.topics.worst
+        assert found.topics.worst[0].topic == "t" * 249
+        assert len(found.topics.worst[0].failure) == 256
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [
+        7,
+        {"total": 1},
+        {"total": -1, "failing": 0, "behind": 0, "worst": []},
+        {"total": 1, "failing": 0, "behind": 0, "worst": 7},
+        {"total": 1, "failing": 0, "behind": 0, "worst": [{"topic": 1}]},
+        {
+            "total": 1,
+            "failing": 0,
+            "behind": 0,
+            "worst": [{"topic": "t", "table": "x", "lag": "1", "failure": ""}],
+        },
+    ],
+    ids=str,
+)
+def test_invalid_topics_of_a_report_are_ignored(topics: object) -> None:
+    assert JobReport.of_json(json.dumps(GOOD | {"topics": topics})) is None
+
+
 GOOD = json.loads(JobReport(phase=ExportJobPhase.RUNNING, lag=3).to_json())
 
 
@@ -97,7 +139,7 @@ GOOD = json.loads(JobReport(phase=ExportJobPhase.RUNNING, lag=3).to_json())
         {"lag": "3"},
         {"rows": True},
         {"committed_ms": 253_402_300_800_000},
-        {"message": "x" * REPORT_BYTES_MAX},
+        {"message": "x" * SERVED_BYTES_MAX},
     ],
     ids=str,
 )

@@ -1,4 +1,4 @@
-"""Metrics of the job of an ``Export``, about its one table."""
+"""Metrics of the job of an ``Export``. Those of a job of many topics are sums over its tables."""
 
 from tidemark.metrics.metric import counter, gauge, rows
 
@@ -20,5 +20,10 @@ WRITTEN_LETTERS = counter(
 )
 TABLE_ROWS = gauge("tidemark_export_table_rows", "Rows in the table.")
 TABLE_LETTERS = gauge("tidemark_export_dead_letters", "Rows in the dead letter table.")
+TOPICS = gauge("tidemark_export_topics", "Topics of an Export of many topics.")
+TOPICS_FAILING = gauge("tidemark_export_topics_failing", "Topics that are not exported.")
+TOPICS_BEHIND = gauge(
+    "tidemark_export_topics_behind", "Topics with records that are not in their table yet."
+)
 
 ALL = rows(globals())

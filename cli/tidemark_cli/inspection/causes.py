@@ -1,6 +1,6 @@
 """Causes and remedies of one object's findings: the decisions of ``tidemark why``."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidemark_cli.inspection.snapshot import ClusterSnapshot
@@ -78,7 +78,7 @@ def of_topics(
     objects = {("Topic", name) for name in topics}
     for kind, bodies in (("Export", snapshot.exports), ("RecordDeletion", snapshot.deletions)):
         for body in bodies:
-            if body["spec"]["topicRef"]["name"] in topics:
+            if not _topics_of(body).isdisjoint(topics):
                 objects.add((kind, str(body["metadata"]["name"])))
     for name in topics:
         objects.update(_depends_on(snapshot, "Topic", name))
@@ -98,11 +98,20 @@ def _depends_on(snapshot: ClusterSnapshot, kind: str, name: str) -> Iterator[tup
     if kind in ("Export", "RecordDeletion"):
         bodies = snapshot.exports if kind == "Export" else snapshot.deletions
         (body,) = (body for body in bodies if body["metadata"]["name"] == name)
-        topic = str(body["spec"]["topicRef"]["name"])
-        yield "Topic", topic
-        yield from _brokers_of(snapshot, topic)
+        for topic in _topics_of(body):
+            yield "Topic", topic
+            yield from _brokers_of(snapshot, topic)
     if kind == "Topic":
         yield from _brokers_of(snapshot, name)
+
+
+def _topics_of(body: Mapping[str, Any]) -> set[str]:
+    """Return the topics that an Export or RecordDeletion names. Patterns match none here: the
+    status of such an Export names its failing topics."""
+    spec = body["spec"]
+    if "topicRef" in spec:
+        return {str(spec["topicRef"]["name"])}
+    return set(spec.get("topics", {}).get("names", ()))
 
 
 def _brokers_of(snapshot: ClusterSnapshot, topic: str) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
+from tidemark.message_text import count
 from tidemark_cli.inspection.snapshot import ClusterSnapshot
 from tidemark_cli.inspection.topic_rows import (
     TopicRows,
@@ -242,7 +243,7 @@ def _exports(exports: Sequence[dict[str, Any]]) -> Table:
         spec, status = export["spec"], export.get("status") or {}
         table.add_row(
             export["metadata"]["name"],
-            spec["topicRef"]["name"],
+            exported_text(spec),
             spec["table"]["name"],
             ready_text(export),
             figure(status.get("lag")),
@@ -250,6 +251,14 @@ def _exports(exports: Sequence[dict[str, Any]]) -> Table:
             status.get("currentTime", "-"),
         )
     return table
+
+
+def exported_text(spec: dict[str, Any]) -> str:
+    """Return the topic of an Export, or which of many topics it exports."""
+    topics = spec.get("topics")
+    if topics is None:
+        return str(spec["topicRef"]["name"])
+    return str(topics.get("pattern") or count(len(topics["names"]), "topic"))
 
 
 def _partitions(topic: TopicRows) -> Table:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import aiohttp
 
-from tidemark.export_job import REPORT_BYTES_MAX, REPORT_PATH, JobReport
+from tidemark.export_job import REPORT_PATH, SERVED_BYTES_MAX, JobReport
 from tidemark_operator.controller.state.export_values import DesiredJob, JobSeen
 from tidemark_operator.pods.export_job import ExportRunIdentity
 
@@ -104,10 +104,10 @@ async def _read_body(answer: aiohttp.ClientResponse) -> bytes:
     """Return the body up to the size of a report."""
     data = b""
     async with asyncio.timeout(TIMEOUT_S):
-        async for chunk in answer.content.iter_chunked(REPORT_BYTES_MAX):
+        async for chunk in answer.content.iter_chunked(SERVED_BYTES_MAX):
             data += chunk
             # The rest is not read: it would be too large for a report anyway.
-            if len(data) > REPORT_BYTES_MAX:
+            if len(data) > SERVED_BYTES_MAX:
                 answer.close()
                 break
     return data

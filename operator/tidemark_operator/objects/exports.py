@@ -5,6 +5,7 @@ Pure: pydantic models in, frozen dataclasses out.
 
 import dataclasses
 import datetime as dt
+import re
 from collections.abc import Callable, Iterable
 
 from tidemark.export_job import Hidden, OptionPlace, Order
@@ -92,8 +93,9 @@ def export_info(body: Json) -> tuple[ExportInfo, Problem | None]:
         uid=str(meta.uid),
         generation=meta.generation,
         created_ms=_ms(meta.creation_timestamp) or 0,
-        topic_key=f"{meta.namespace}/{spec.topic_ref.name}",
-        tables=tables_of(spec.table),
+        topic_key="" if spec.topic_ref is None else f"{meta.namespace}/{spec.topic_ref.name}",
+        # Tables of many topics are fenced by their claims alone.
+        tables=tables_of(spec.table) if spec.topics is None else frozenset(),
         schedule=schedule,
         interval_ms=duration_ms(interval) if interval else INTERVAL_MS,
         suspended=bool(spec.suspend),
@@ -155,10 +157,11 @@ def _ms(time: dt.datetime | None) -> int | None:
 class Surroundings:
     """Inputs of an order other than the Export.
 
-    ``brokers``: listeners of the brokers that serve. ``user``: returns a User by its key.
+    ``topic``: None for an Export of many topics. ``brokers``: listeners of the brokers that serve.
+    ``user``: returns a User by its key.
     """
 
-    topic: TopicInfo
+    topic: TopicInfo | None
     cluster: Cluster
     brokers: tuple[tuple[Endpoint, ...], ...]
     user: Callable[[str], UserInfo | None]
@@ -192,6 +195,7 @@ def desired_job(body: Json, around: Surroundings, defaults: JobDefaults) -> Desi
     job = export.spec.job
     try:
         made = _Order(export, around)
+        made.read_topics()
         made.read_tier()
         made.read_brokers()
         made.read_table()
@@ -239,7 +243,7 @@ class _Order:
         given = self._spec.source or ExportSource()
         self._given = given
         #: Options of the source, of the table, and Spark's configuration.
-        self.source: dict[str, str] = {"topic": around.topic.name, **given.options}
+        self.source: dict[str, str] = dict(given.options)
         self.table: dict[str, object] = {}
         self.conf: dict[str, str] = {}
         #: Options whose values come from Secrets, as variables or as files.
@@ -248,6 +252,24 @@ class _Order:
         self.files: list[SecretFile] = []
         #: Text of a schema, and the name of its file.
         self.definition = "", ""
+
+    def read_topics(self) -> None:
+        """Set the topic, or the options that select many. Raises ``_Unusable``."""
+        topics = self._spec.topics
+        if topics is None:
+            assert self._around.topic is not None
+            self.source["topic"] = self._around.topic.name
+        elif topics.pattern is None:
+            self.source["subscribe"] = ",".join(topics.names)
+        else:
+            try:
+                re.compile(topics.pattern)
+            except (re.error, OverflowError, RecursionError) as error:
+                raise _Unusable(
+                    f"spec.topics.pattern is no regular expression: {error}. Correct it",
+                    waits=False,
+                ) from error
+            self.source["subscribePattern"] = topics.pattern
 
     def read_tier(self) -> None:
         """Set the place of the segments."""

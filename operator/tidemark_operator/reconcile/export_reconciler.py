@@ -114,13 +114,9 @@ class ExportReconciler:
         services, state = self._services, self._services.state
         # Each check in order of how basic it is; the first problem is reported.
         topic = state.topics.get(export.topic_key)
-        if topic is None and services.objects.get(TOPIC.key(export.topic_key)) is not None:
-            text = "this version of the operator cannot read the Topic. See its conditions"
-            return Problem(reason=Reason.SOURCE_UNUSABLE, message=text, waits=True)
-        if topic is None or topic.deletion_ms is not None:
-            return _no_topic(export, going=topic is not None)
-        if export.topic_id and export.topic_id != id_text(topic.id):
-            return _replaced(export)
+        wrong = self._topic_problem(export, topic)
+        if wrong is not None:
+            return wrong
         # Two jobs in one table would commit against each other.
         holder = state.exports.holder(export)
         if holder is not None:
@@ -135,6 +131,23 @@ class ExportReconciler:
         if isinstance(found, DesiredJob):
             return await self._refused(export, body, around.cluster) or found
         return found
+
+    def _topic_problem(self, export: ExportInfo, topic: TopicInfo | None) -> Problem | None:
+        """Return why the topic cannot be exported; None for an Export of many topics.
+
+        The job of many topics lists them itself.
+        """
+        services = self._services
+        if not export.topic_key:
+            return None
+        if topic is None and services.objects.get(TOPIC.key(export.topic_key)) is not None:
+            text = "this version of the operator cannot read the Topic. See its conditions"
+            return Problem(reason=Reason.SOURCE_UNUSABLE, message=text, waits=True)
+        if topic is None or topic.deletion_ms is not None:
+            return _no_topic(export, going=topic is not None)
+        if export.topic_id and export.topic_id != id_text(topic.id):
+            return _replaced(export)
+        return None
 
     async def _refused(self, export: ExportInfo, body: Json, cluster: Cluster) -> Problem | None:
         """Return why the export policy or a Secret's owner forbids the job, None if allowed."""
@@ -191,7 +204,7 @@ class ExportReconciler:
             return Problem(reason=Reason.SECRET_NOT_OFFERED, message=str(error), stops=True)
         return None
 
-    def _surroundings(self, topic: TopicInfo) -> Surroundings:
+    def _surroundings(self, topic: TopicInfo | None) -> Surroundings:
         services = self._services
         cluster = services.objects.get(services.cluster_key)
         assert cluster is not None  # a term has a Cluster
@@ -268,7 +281,12 @@ class ExportReconciler:
         return PROBLEM_S
 
     def _named(self, export: ExportInfo) -> ExportInfo:
-        """Return the export with the id of the topic that it exports from now on."""
+        """Return the export with the id of the topic that it exports from now on.
+
+        The tables of many topics have the ids of their topics.
+        """
+        if not export.topic_key:
+            return export
         topic = self._services.state.topics[export.topic_key]
         return dataclasses.replace(export, topic_id=id_text(topic.id))
 

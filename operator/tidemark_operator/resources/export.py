@@ -18,6 +18,7 @@ from tidemark_operator.resources.references import SecretKeyRef, SecretRef, Topi
 from tidemark_operator.resources.scalars import Duration, Time
 from tidemark_operator.resources.schema import (
     AGE,
+    ATOMIC,
     IMMUTABLE,
     ApiModel,
     ControllerEpoch,
@@ -67,8 +68,10 @@ TableName = Annotated[
     Field(
         min_length=3,
         max_length=255,
-        pattern="^[A-Za-z0-9_]+([.][A-Za-z0-9_]+)+$",
-        description="Name of the table with its namespace, such as db.orders.",
+        pattern="^([A-Za-z0-9_]|[{]topic[}])+([.]([A-Za-z0-9_]|[{]topic[}])+)+$",
+        description="Name of the table with its namespace, such as db.orders. With spec.topics a "
+        "template such as lake.{topic}, in which other characters of the topic's name than letters "
+        "and digits become underscores.",
     ),
 ]
 
@@ -335,10 +338,50 @@ class Continuous(SpecModel):
     """Time between commits while there are new records. At least 1s. Default: 60s."""
 
 
+class ExportTopics(SpecModel):
+    """Topics of an Export of many topics. Each has a table of its own."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="has(self.names) != has(self.pattern)",
+            message="topics needs exactly one of names and pattern",
+        ),
+    )
+
+    names: Annotated[
+        tuple[
+            Annotated[str, Field(min_length=1, max_length=249, pattern="^[A-Za-z0-9._-]+$")], ...
+        ],
+        Field(max_length=500),
+        KubernetesSchema(**{"x-kubernetes-list-type": "set"}),
+    ] = ()
+    """Names of topics."""
+    pattern: Annotated[str | None, Field(min_length=1, max_length=1024)] = None
+    """Regular expression that matches the whole name of a topic. Internal topics never match. A
+    topic that is created later is exported, too."""
+
+
 class ExportSpec(SpecModel):
     """Source topic, target table and schedule."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="has(self.topicRef) != has(self.topics)",
+            message="an Export needs exactly one of topicRef and topics",
+        ),
+        Rule(
+            rule="has(self.topicRef) == has(oldSelf.topicRef)",
+            message="topicRef and topics cannot replace each other. Create another Export.",
+        ),
+        Rule(
+            # Without the placeholder all topics would have the same table.
+            rule="has(self.topics) == self.table.name.contains('{topic}') && "
+            "(!has(self.table.deadLetters) || "
+            "has(self.topics) == self.table.deadLetters.contains('{topic}'))",
+            message="with topics, table.name and table.deadLetters must contain {topic}. With "
+            "topicRef they must not.",
+            field_path=".table",
+        ),
         Rule(
             rule="has(self.schedule) != has(self.continuous)",
             message="an Export needs exactly one of schedule and continuous",
@@ -359,14 +402,15 @@ class ExportSpec(SpecModel):
     )
 
     topic_ref: Annotated[
-        TopicRef,
+        TopicRef | None,
         KubernetesSchema(
             Rule(
                 rule=IMMUTABLE,
                 message="topicRef is immutable. Create an Export for the other topic.",
             )
         ),
-    ]
+    ] = None
+    topics: ExportTopics | None = None
     table: ExportTable
     source: ExportSource | None = None
     schedule: Annotated[
@@ -409,6 +453,31 @@ class ExportRun(ApiModel):
     """Result of a run."""
 
 
+class ExportedTopic(ApiModel):
+    """State of one topic of many."""
+
+    topic: Annotated[str, Field(max_length=255)]
+    table: Annotated[str, Field(max_length=255)]
+    lag: Count | None = None
+    """Number of offsets of the topic that are not in the table yet."""
+    failure: Annotated[str | None, Field(max_length=256)] = None
+    """Why the topic is not exported."""
+
+
+class ExportedTopics(ApiModel):
+    """State of the topics of an Export of many topics."""
+
+    total: Count
+    failing: Count = 0
+    """Number of topics that are not exported."""
+    behind: Count = 0
+    """Number of topics with records that are not in their table yet."""
+    worst: Annotated[
+        tuple[ExportedTopic, ...], Field(max_length=20), KubernetesSchema(**ATOMIC)
+    ] = ()
+    """Failing topics, then those with the largest lag. At most 20."""
+
+
 class ExportStatus(ApiModel):
     """Progress of the table."""
 
@@ -434,6 +503,8 @@ class ExportStatus(ApiModel):
     """Number of rows in the table."""
     dead_letters: Count | None = None
     """Number of rows in the table for records that cannot be parsed."""
+    topics: ExportedTopics | None = None
+    """Only with spec.topics. The other figures are sums over all topics."""
     last_commit_time: Time | None = None
     current_time: Time | None = None
     """The table contains all records that the topic had at this time."""
@@ -473,6 +544,7 @@ EXPORT = ResourceKind(
         PrinterColumn(
             "Schedule", "string", ".spec.schedule", "Schedule of a scheduled Export", priority=1
         ),
+        PrinterColumn("Topics", "integer", ".status.topics.total", "Number of topics", priority=1),
         AGE,
     ),
 )

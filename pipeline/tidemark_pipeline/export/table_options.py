@@ -99,7 +99,9 @@ class TableOptions(SchemaOptions):
         """Return a table's name as Spark's SQL writes it."""
         if self.format is Format.DELTA:
             return delta_name(self.catalog["warehouse"], table)
-        return f"{CATALOG}.{table}"
+        # Names of topics may begin with a digit, which SQL would read as a number.
+        names = (f"`{name}`" if name[:1].isdigit() else name for name in table.split("."))
+        return ".".join((CATALOG, *names))
 
     def settings(
         self, jars: Sequence[str] = (), conf: Mapping[str, str] | None = None

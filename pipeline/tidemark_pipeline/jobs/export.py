@@ -15,11 +15,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tidemark.export_job import TopicsReport
 from tidemark.kafka_client.errors import KafkaError
 from tidemark.tier.metadata.head import ManifestError
 from tidemark.tier.metadata.topics import TopicNotFound
@@ -34,16 +36,18 @@ from tidemark_pipeline.export.export_progress import (
 from tidemark_pipeline.export.record_deletion import Deleter, points
 from tidemark_pipeline.export.row_shapes import RAW, raw
 from tidemark_pipeline.export.table import RowCounts, TargetTable, Written
-from tidemark_pipeline.read.options import ONLY_LOCAL, Options, is_kafka_topic
+from tidemark_pipeline.read.options import ONLY_LOCAL, BatchLimits, Options, is_kafka_topic
+from tidemark_pipeline.read.plan import starting
 from tidemark_pipeline.read.positions import Earliest
-from tidemark_pipeline.read.streaming import run_available
+from tidemark_pipeline.read.streaming import end_of_batch, run_available
 from tidemark_pipeline.read.topic_source import stream_topic, topic_options
 from tidemark_pipeline.read.topic_survey import Part, Survey
 
+R = TypeVar("R")
 logger = logging.getLogger(__name__)
 
 #: Errors of a query of the topic's end that may be absent at the next attempt.
-_TRANSIENT = (ManifestError, StoreError, TopicNotFound, KafkaError)
+TRANSIENT = (ManifestError, StoreError, TopicNotFound, KafkaError)
 #: Default limits of one commit. Kafka's protocol reports offsets but no sizes before the fetch, so
 #: its limit is a number of records.
 _DEFAULT_LIMITS = {"maxBytesPerTrigger": str(1024**3)}
@@ -72,6 +76,11 @@ class ExportProgress:
     counts: RowCounts
     current_ms: int | None
     deleted: int = 0
+
+    @property
+    def topics(self) -> TopicsReport | None:
+        """Return None: the export has one topic."""
+        return None
 
 
 def export(
@@ -103,35 +112,11 @@ def export(
         raise ExportError("name the topic with the option 'topic'")
     # Options are validated before the claim, which takes the table from a running export.
     read = topic_options(options, streaming=True)
-    if deleter is not None and not read.fail_on_data_loss:
-        raise ExportError(
-            "failOnDataLoss=false allows to skip records, and the export would delete these from "
-            "the topic as well. Remove failOnDataLoss=false"
-        )
     with Survey(read) as survey:
-        parts = survey.parts()
-        topic_id = str(parts[0].topic_id or "") if parts else ""
-        # The claim fences an earlier writer of the table: its later commits fail. The progress that
-        # the claim returns is therefore final until this job commits.
-        claimed = table.claim(options["topic"], topic_id)
         try:
-            # If the topic was re-created, or lost records in an unclean leader election, the table
-            # has records that the topic no longer has. New records must not be appended to them.
-            check_log_lineage(survey, parts, claimed)
-            given = stream_options(options, claimed, once=every_s is None)
-            rules = StartRules(topic_options(given, streaming=True), claimed.topic)
-            if is_kafka_topic(options):
-                # Spark's own Kafka source does not report records that expired before they were
-                # read, so the job compares the log starts with the table's end.
-                rules.check_not_expired(
-                    claimed, {part.partition: at for part, at in survey.log_starts(parts).items()}
-                )
-            batches = _Batches(table, claimed, survey, rules, deleter, on_commit, on_progress)
-            # Records that an earlier run committed but did not delete are deleted before the first
-            # batch.
-            if deleter is not None:
-                rules.check_deletable(claimed, [part.partition for part in parts])
-                batches.delete()
+            batches = claimed_batches(
+                options, table, survey, deleter, on_commit=on_commit, on_progress=on_progress
+            )
             on_progress(batches.progress)
 
             def run() -> None:
@@ -143,6 +128,48 @@ def export(
         finally:
             table.close()
         return batches.progress
+
+
+def claimed_batches(
+    options: Mapping[str, str],
+    table: TargetTable,
+    survey: Survey,
+    deleter: Deleter | None,
+    *,
+    on_commit: Callable[[ExportProgress], None] = lambda _: None,
+    on_progress: Callable[[ExportProgress], None] = lambda _: None,
+) -> "TopicBatches":
+    """Claim the table for a topic, and return what commits the topic's batches to it.
+
+    ``survey``: of the topic. Records that an earlier run committed but did not delete are deleted.
+    Raises :class:`ExportError`. The caller closes the table.
+    """
+    if deleter is not None and not topic_options(options, streaming=True).fail_on_data_loss:
+        raise ExportError(
+            "failOnDataLoss=false allows to skip records, and the export would delete these from "
+            "the topic as well. Remove failOnDataLoss=false"
+        )
+    parts = survey.parts()
+    topic_id = str(parts[0].topic_id or "") if parts else ""
+    # The claim fences an earlier writer of the table: its later commits fail. The progress that the
+    # claim returns is therefore final until this job commits.
+    claimed = table.claim(options["topic"], topic_id)
+    # If the topic was re-created, or lost records in an unclean leader election, the table has
+    # records that the topic no longer has. New records must not be appended to them.
+    check_log_lineage(survey, parts, claimed)
+    given = stream_options(options, claimed, once=False)
+    rules = StartRules(topic_options(given, streaming=True), claimed.topic)
+    if is_kafka_topic(options):
+        # Spark's own Kafka source does not report records that expired before they were read, so
+        # the job compares the log starts with the table's end.
+        rules.check_not_expired(
+            claimed, {part.partition: at for part, at in survey.log_starts(parts).items()}
+        )
+    batches = TopicBatches(table, claimed, survey, rules, deleter, on_commit, on_progress)
+    if deleter is not None:
+        rules.check_deletable(claimed, [part.partition for part in parts])
+        batches.delete()
+    return batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +231,16 @@ class StartRules:
         return reached if self.options.fail_on_data_loss else reached.with_gap()
 
 
-class _Batches:
+@dataclass(frozen=True, slots=True)
+class BatchRange:
+    """Offsets of one batch by partition. ``is_last``: it reaches the end that was requested."""
+
+    starts: Mapping[int, int]
+    ends: Mapping[int, int]
+    is_last: bool
+
+
+class TopicBatches:
     """Handler that commits each micro-batch to the table and tracks the export's progress.
 
     Spark calls it for each batch of the stream (``foreachBatch``).
@@ -239,45 +275,87 @@ class _Batches:
         self.progress = self._progress_after(0, Written(), claimed)
 
     def __call__(self, frame: DataFrame, number: int) -> None:
-        """Commit one micro-batch, then delete its records from the topic if that is requested."""
+        """Commit one micro-batch of a stream.
+
+        Spark passes only the rows and the number of the batch. Its end offsets are in the stream's
+        checkpoint.
+        """
         try:
-            # Read the batch's end offsets from the stream's checkpoint. Spark passes only the rows
-            # and the number of the batch.
-            before = self.progress
-            topic = before.exported.topic
-            ends = planned_end(self.checkpoint, number, topic)
-            # Check that the topic is still the one that was exported, and read the leader epochs of
-            # the ends.
-            with self._lock:
-                parts = self._current_parts(before.exported)
-                read = {part: ends[part.partition] for part in parts if part.partition in ends}
-                positions = self._survey.positions(read)
-                check_log_lineage(self._survey, parts, before.exported)
-            epochs = {
-                part.partition: at.leader_epoch
-                for part, at in positions.items()
-                if at.leader_epoch is not None
-            }
-            # Combine the end offsets and their epochs into the progress that this commit stores in
-            # the table.
-            reached = self._rules.reached(
-                before.exported, ends, self._log_starts(before, ends), epochs
-            )
-            # An empty batch, such as the first one of a query, needs no commit.
-            if reached.offsets == before.exported.offsets:
-                return
-            written = self._table.commit(frame, reached)
-            # Deletion follows the commit, so that a crash between them loses no record.
-            self.delete()
-            with self._lock:
-                self.progress = self._progress_after(
-                    before.commits + 1, before.written + written, reached
-                )
-            self._on_commit(self.progress)
-            self._on_progress(self.progress)
+            ends = planned_end(self.checkpoint, number, self.progress.exported.topic)
+            self.commit(frame, ends)
         except BaseException as error:
             self.failure = error  # Spark's error contains only the text of this one.
             raise
+
+    def next_range(
+        self, until: Mapping[int, int] | None = None, *, limited: bool = True
+    ) -> BatchRange:
+        """Return the offsets of the next batch of the topic, within the limits of one commit.
+
+        ``until``: end offset of each partition, None for the topic's current end. Raises
+        :class:`ExportError`, and :class:`DataLoss` if records to read have expired.
+        """
+        exported, options = self.progress.exported, self._rules.options
+        with self._lock:
+            parts = self._current_parts(exported)
+            extents = self._survey.extents(parts)
+            log_starts = {part.partition: extent.log_start for part, extent in extents.items()}
+            self._rules.check_not_expired(exported, log_starts)
+            starts, ends = {}, {}
+            for part, extent in extents.items():
+                known = exported.offsets.get(part.partition)
+                # Without failOnDataLoss, expired records are skipped.
+                starts[part] = (
+                    starting(self._survey, options, part, extent)
+                    if known is None
+                    else max(known, extent.log_start)
+                )
+                end = extent.end if until is None else until.get(part.partition, 0)
+                ends[part] = max(starts[part], min(end, extent.end))
+            # A log that ends below the table has lost records, even if it has no new ones.
+            if any(e.end < exported.offsets.get(p.partition, 0) for p, e in extents.items()):
+                check_log_lineage(self._survey, parts, exported)
+            limits = options.limits if limited else BatchLimits()
+            reached = end_of_batch(self._survey, limits, starts, ends)
+        return BatchRange(
+            {part.partition: at for part, at in starts.items()},
+            {part.partition: at for part, at in reached.items()},
+            is_last=reached == ends,
+        )
+
+    def commit(self, frame: DataFrame, ends: Mapping[int, int]) -> None:
+        """Commit a batch, then delete its records from the topic if that is requested.
+
+        ``ends``: end offset of each partition in the batch.
+        """
+        before = self.progress
+        # Check that the topic is still the one that was exported, and read the leader epochs of
+        # the ends.
+        with self._lock:
+            parts = self._current_parts(before.exported)
+            read = {part: ends[part.partition] for part in parts if part.partition in ends}
+            positions = self._survey.positions(read)
+            check_log_lineage(self._survey, parts, before.exported)
+        epochs = {
+            part.partition: at.leader_epoch
+            for part, at in positions.items()
+            if at.leader_epoch is not None
+        }
+        # Combine the end offsets and their epochs into the progress that this commit stores in
+        # the table.
+        reached = self._rules.reached(before.exported, ends, self._log_starts(before, ends), epochs)
+        # An empty batch, such as the first one of a query, needs no commit.
+        if reached.offsets == before.exported.offsets:
+            return
+        written = self._table.commit(frame, reached)
+        # Deletion follows the commit, so that a crash between them loses no record.
+        self.delete()
+        with self._lock:
+            self.progress = self._progress_after(
+                before.commits + 1, before.written + written, reached
+            )
+        self._on_commit(self.progress)
+        self._on_progress(self.progress)
 
     def delete(self) -> None:
         """Delete the records from the topic that the table's newest commit contains."""
@@ -325,6 +403,12 @@ class _Batches:
             check_topic(exported, str(part.topic_id or ""))
         return parts
 
+    def observe_end(self) -> None:
+        """Query the topic's end, for lag and freshness of the progress."""
+        with self._lock:
+            now = self.progress
+            self.progress = self._progress_after(now.commits, now.written, now.exported)
+
     def report_lag(self) -> None:
         """Query the topic's end and report the lag.
 
@@ -332,10 +416,8 @@ class _Batches:
         job.
         """
         try:
-            with self._lock:
-                now = self.progress
-                self.progress = self._progress_after(now.commits, now.written, now.exported)
-        except _TRANSIENT as error:
+            self.observe_end()
+        except TRANSIENT as error:
             logger.warning("the topic's end is not known: %s", error)
         self._on_progress(self.progress)
 
@@ -370,7 +452,7 @@ def check_log_lineage(survey: Survey, parts: Iterable[Part], exported: Exported)
     check_lineage(exported, {part.partition: lost_from for part, lost_from in diverged.items()})
 
 
-def retry_late_workers(run: Callable[[], None]) -> None:
+def retry_late_workers(run: Callable[[], R]) -> R:
     """Call ``run``, and repeat it if Spark's Python process did not start within Spark's 10 s.
 
     The process starts before a query's first batch, so a repeated call continues at the committed
@@ -390,7 +472,7 @@ def retry_late_workers(run: Callable[[], None]) -> None:
                     "CPU, or run fewer jobs at a time on this machine, and start it again"
                 ) from error
             logger.warning("Spark's Python process did not start in time: attempt %d", attempt + 1)
-    return None
+    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def planned_end(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:
@@ -433,7 +515,7 @@ def stream_options(options: Mapping[str, str], claimed: Exported, *, once: bool)
 def _run_query(
     session: SparkSession,
     options: Mapping[str, str],
-    batches: _Batches,
+    batches: TopicBatches,
     every_s: float | None,
     stop: threading.Event | None,
 ) -> None:

@@ -15,7 +15,9 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,11 +26,15 @@ from tidemark_pipeline.errors import DataLoss, DependencyUnavailable, ExportErro
 from tidemark_pipeline.export.export_progress import Superseded
 from tidemark_pipeline.export.record_deletion import BrokerDeletions
 from tidemark_pipeline.export.table_options import TableOptions
+from tidemark_pipeline.export.topic_tables import TopicTable
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.jobs.job_page import JobStatus
 from tidemark_pipeline.read.options import OptionError, parse
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidemark_pipeline.export.table import TargetTable
     from tidemark_pipeline.jobs.export import ExportProgress
 
 logger = logging.getLogger(__name__)
@@ -39,6 +45,8 @@ NO_SPARK = "Spark is not installed here: make spark, or give the Export's job an
 #: Errors whose message says what to do, and that a retry does not change.
 _REFUSED = (OrderError, OptionError, ExportError, JavaMissing, DataLoss)
 _HIDDEN = "***"
+#: Most topics of one job that are exported at the same time.
+_THREADS_MAX = 16
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,7 +97,7 @@ def run(
         order = Order.of_json(environment.get(ORDER_VARIABLE, ""))
         secrets += [environment.get(secret.variable, "") for secret in order.hidden]
         order = order.revealed(environment)
-        _export(order, status, stop)
+        _export(order, status, stop, partial(_without_secrets, secrets))
     except ModuleNotFoundError as error:
         if error.name not in ("pyspark", "py4j", "pyarrow"):
             raise
@@ -119,20 +127,25 @@ def phase_of(error: Exception) -> tuple[ExportJobPhase, str]:
     return ExportJobPhase.FAILED, message or type(error).__name__
 
 
-def _export(order: Order, status: JobStatus, stop: threading.Event) -> None:
+def _export(
+    order: Order, status: JobStatus, stop: threading.Event, hide: Callable[[str], str]
+) -> None:
     with tempfile.TemporaryDirectory(prefix="tidemark-schema-") as folder:
         # Spark reads the definition from a path, so its text is written to a file.
         if order.definition:
             path = Path(folder) / Path(order.definition_name).name
             path.write_text(order.definition, encoding="utf-8")
             order = order.put({(OptionPlace.TABLE, "schema_file"): str(path)})
-        _run(order, status, stop)
+        _run(order, status, stop, hide)
 
 
-def _run(order: Order, status: JobStatus, stop: threading.Event) -> None:
+def _run(
+    order: Order, status: JobStatus, stop: threading.Event, hide: Callable[[str], str]
+) -> None:
     """Start a Spark session with the order's settings and run the export in it.
 
-    ``status``: receives the progress. ``stop``: ends the export when it is set.
+    ``status``: receives the progress. ``stop``: ends the export when it is set. ``hide``: removes
+    secrets from a message.
     """
     table_options = TableOptions.of(order.table)
     # Options and Java are checked before the import of Spark, which takes seconds.
@@ -142,17 +155,58 @@ def _run(order: Order, status: JobStatus, stop: threading.Event) -> None:
     from tidemark_pipeline.session import local_session
 
     settings = table_options.settings(order.jars, order.conf)
-    with local_session("tidemark export", cores=order.cores, settings=settings) as session:
+    deleter = _deleter(order.source) if table_options.deletes else None
+    # Stages of many topics share the cores, so that a large batch does not delay small ones.
+    fair = {} if "topic" in order.source else {"spark.scheduler.mode": "FAIR"}
+    with local_session("tidemark export", cores=order.cores, settings=fair | settings) as session:
+        if "topic" not in order.source:
+            _export_topics(session, order, table_options, status, stop, hide, deleter)
+            return
         export(
             session,
             order.source,
             table_options.tables(session, order.source, logger.info),
             every_s=order.every_s,
             stop=stop,
-            deleter=_deleter(order.source) if table_options.deletes else None,
+            deleter=deleter,
             on_commit=_say,
             on_progress=status.update,
         )
+
+
+def _export_topics(
+    session: "SparkSession",
+    order: Order,
+    table_options: TableOptions,
+    status: JobStatus,
+    stop: threading.Event,
+    hide: Callable[[str], str],
+    deleter: BrokerDeletions | None,
+) -> None:
+    """Export each topic that the order selects, into the table that its templates name."""
+    from tidemark_pipeline.jobs.export_topics import TopicsExport
+
+    def opened(own: "SparkSession", named: TopicTable, source: Mapping[str, str]) -> "TargetTable":
+        options = replace(table_options, table=named.table, dead_letters=named.letters)
+        return options.tables(own, source, logger.info)
+
+    def explain(error: Exception) -> tuple[ExportJobPhase, str]:
+        phase, message = phase_of(error)
+        return phase, hide(message)
+
+    TopicsExport(
+        session,
+        order.source,
+        (table_options.table, table_options.letters if table_options.has_schema else ""),
+        opened,
+        every_s=order.every_s,
+        # Threads mostly wait for the store, the catalog and brokers.
+        threads=min(max(2 * order.cores, 4), _THREADS_MAX),
+        stop=stop,
+        explain=explain,
+        deleter=deleter,
+        on_progress=status.update,
+    ).run()
 
 
 def _deleter(source: Mapping[str, str]) -> BrokerDeletions:

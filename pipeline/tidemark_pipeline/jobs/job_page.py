@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from tidemark.export_job import REPORT_PATH, ExportJobPhase, JobReport
+from tidemark.export_job import REPORT_PATH, SERVED_BYTES_MAX, ExportJobPhase, JobReport
 from tidemark.http_page import HttpPage
 from tidemark.metrics import export_table
 from tidemark.metrics.families import single
@@ -22,6 +22,7 @@ from tidemark.metrics.metric import Metric as Row
 
 if TYPE_CHECKING:
     from tidemark_pipeline.jobs.export import ExportProgress
+    from tidemark_pipeline.jobs.export_topics import TopicsProgress
 
 
 class JobStatus(Collector):
@@ -30,7 +31,7 @@ class JobStatus(Collector):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._report = JobReport(phase=ExportJobPhase.STARTING)
-        self._progress: ExportProgress | None = None
+        self._progress: ExportProgress | TopicsProgress | None = None
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -41,7 +42,7 @@ class JobStatus(Collector):
         with self._lock:
             return self._report
 
-    def update(self, progress: "ExportProgress") -> None:
+    def update(self, progress: "ExportProgress | TopicsProgress") -> None:
         """Store the export's progress, after the claim, a commit, or a query of the topic's end."""
         now_ms = time.time_ns() // 1_000_000
         with self._lock:
@@ -57,6 +58,7 @@ class JobStatus(Collector):
                 commits=progress.commits,
                 committed_ms=now_ms if committed else before.committed_ms,
                 current_ms=progress.current_ms,
+                topics=progress.topics,
             )
 
     def end(self, phase: ExportJobPhase, message: str = "") -> None:
@@ -73,7 +75,7 @@ class JobStatus(Collector):
         )
 
     def _report_json(self) -> bytes:
-        return self.report.to_json()
+        return self.report.to_json(SERVED_BYTES_MAX)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the Prometheus metrics whose value is known."""
@@ -88,6 +90,10 @@ class JobStatus(Collector):
             export_table.TABLE_ROWS: report.rows,
             export_table.TABLE_LETTERS: report.letters,
         }
+        if report.topics is not None:
+            figures[export_table.TOPICS] = report.topics.total
+            figures[export_table.TOPICS_FAILING] = report.topics.failing
+            figures[export_table.TOPICS_BEHIND] = report.topics.behind
         # Counters of this run exist only once the table is claimed.
         if progress is not None:
             figures[export_table.WRITTEN_ROWS] = progress.written.rows

@@ -4,6 +4,7 @@ Either the tier alone provides them, or brokers do and the tier adds its ranges.
 once and heads are kept, so that a plan uses a consistent state.
 """
 
+import copy
 import itertools
 import re
 import uuid
@@ -54,6 +55,15 @@ class Survey:
         self._brokers = None if options.access is None else _brokers(options.access)
         self._snapshots: dict[Part, Snapshot | None] = {}
 
+    def of_topics(self, options: Options) -> "Survey":
+        """Return a survey of other topics of the same cluster, with this one's connections.
+
+        It is used by the same thread, and ends with this one.
+        """
+        other = copy.copy(self)
+        other._options, other._snapshots = options, {}
+        return other
+
     def __enter__(self) -> "Survey":
         return self
 
@@ -87,6 +97,31 @@ class Survey:
             for topic in sorted(topics, key=lambda topic: topic.name)
             for partition in selection.partitions_of(topic.name, topic.partitions)
         ]
+
+    def topics(self) -> set[str]:
+        """Return the existing topics that the options name or match; internal ones do not match.
+
+        Nothing of a single topic is read, so a damaged one hides no other. Raises the same.
+        """
+        if not self._options.topics.names:
+            pattern = re.compile(self._options.topics.pattern)
+            return {name for name in self._visible_topics() if pattern.fullmatch(name)}
+        requested = self._options.topics.names
+        if self._brokers is not None:
+            return set(self._brokers.topics(requested))
+        return self._visible_topics() & set(requested)
+
+    def _visible_topics(self) -> set[str]:
+        """Return all topics that are not internal.
+
+        Brokers mark internal topics. In the tier their names start with two underscores.
+        """
+        if self._brokers is not None:
+            known = self._brokers.topics()
+            return {name for name, topic in known.items() if not topic.internal}
+        assert self._tier is not None
+        names = {topic.name for topic in self._tier.topics.all()}
+        return {name for name in names if not name.startswith("__")}
 
     def extents(self, parts: Sequence[Part]) -> dict[Part, Extent]:
         """Return the readable offsets of each partition: log start and exclusive end."""

@@ -210,6 +210,18 @@ ACCEPTED |= {
             "serviceAccountName": "exporter",
         },
     ),
+    "export of many topics": export(
+        topicRef=None,
+        topics={"pattern": "orders-.*"},
+        table={
+            "name": "lake.{topic}",
+            "deadLetters": "dlq.{topic}_",
+            "schema": {"format": "json", "fields": "id BIGINT"},
+        },
+    ),
+    "export of named topics": export(
+        topicRef=None, topics={"names": ["a", "b.c"]}, table={"name": "{topic}.rows"}
+    ),
     "export of Avro by its text": export(
         table={"schema": {"format": "avro", "definition": "{}", "evolution": "grow"}}
     ),
@@ -744,6 +756,46 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "export to a table that is code": (
         export(table={"name": "db.x; DROP TABLE y"}),
+        "spec.table.name in body should match",
+    ),
+    "export of nothing": (
+        export(topicRef=None),
+        "an Export needs exactly one of topicRef and topics",
+    ),
+    "export of one topic and of many": (
+        export(topics={"pattern": "a"}, table={"name": "db.{topic}"}),
+        "an Export needs exactly one of topicRef and topics",
+    ),
+    "export of many topics by name and by pattern": (
+        export(topicRef=None, topics={"pattern": "a", "names": ["a"]}, table={"name": "a.{topic}"}),
+        "topics needs exactly one of names and pattern",
+    ),
+    "export of no topics": (
+        export(topicRef=None, topics={}, table={"name": "a.{topic}"}),
+        "topics needs exactly one of names and pattern",
+    ),
+    "export of many topics to one table": (
+        export(topicRef=None, topics={"pattern": "a.*"}),
+        "with topics, table.name and table.deadLetters must contain {topic}",
+    ),
+    "export of one topic to a template": (
+        export(table={"name": "lake.{topic}"}),
+        "With topicRef they must not",
+    ),
+    "export of many topics to one table of dead letters": (
+        export(
+            topicRef=None,
+            topics={"pattern": "a.*"},
+            table={
+                "name": "lake.{topic}",
+                "deadLetters": "lake.letters",
+                "schema": {"format": "json", "fields": "id BIGINT"},
+            },
+        ),
+        "table.deadLetters must contain {topic}",
+    ),
+    "export to a template of something else": (
+        export(topicRef=None, topics={"pattern": "a"}, table={"name": "lake.{topic}.{partition}"}),
         "spec.table.name in body should match",
     ),
     "export with dead letters of records": (

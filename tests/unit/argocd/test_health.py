@@ -91,7 +91,7 @@ VERDICTS = {
     },
     "Export": {
         # The table exists and receives what it can, so that its age fails no sync.
-        "Healthy": "Running Scheduled UpToDate CatchingUp Lagging NoProgress",
+        "Healthy": "Running Scheduled UpToDate CatchingUp Lagging NoProgress TopicsFailing",
         "Progressing": "Pending JobStarting ReportMissing TopicNotFound",
         "Suspended": "Suspended",
         "Degraded": "JobFailed TopicReplaced TableTaken TableTakenOver ScheduleInvalid "

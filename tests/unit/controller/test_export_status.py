@@ -15,7 +15,7 @@ from tests.unit.controller.export_builders import (
     run,
     scheduled,
 )
-from tidemark.export_job import JobReport
+from tidemark.export_job import JobReport, TopicReport, TopicsReport
 from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.state.export_values import (
     ABSENT,
@@ -250,6 +250,37 @@ def test_job_without_commits_despite_lag_is_reported() -> None:
     # A first commit that takes too long is reported as well.
     never = info(run=run(start_ms=NOW - 16 * MINUTE))
     assert conditions(never, job=running(committed_ms=None))["Exporting"][1] == "NoProgress"
+
+
+def test_failing_topics_are_named_and_the_others_are_exported() -> None:
+    """The exit of TopicsFailing: fix the causes in status.topics.worst."""
+    rows = [
+        TopicReport(topic=f"t{n}", table=f"lake.t{n}", lag=n, failure="x" * (n < 5))
+        for n in range(8)
+    ]
+    topics = TopicsReport(total=250, failing=5, behind=3, worst=tuple(rows))
+    failing = running(topics=topics)
+    found = conditions(current(0), job=failing)
+    assert found["Ready"] == ("True", "Running")
+    assert found["Exporting"] == ("False", "TopicsFailing")
+    status = status_of(current(0), job=failing)
+    assert status["topics"]["worst"][0] == {
+        "topic": "t0",
+        "table": "lake.t0",
+        "lag": 0,
+        "failure": "x",
+    }
+    assert "failure" not in status["topics"]["worst"][7]
+    (text,) = (c["message"] for c in status["conditions"] if c["type"] == "Exporting")
+    assert text == (
+        "5 of 250 topics are not exported: t0, t1, t2 and 2 others. The others are. See "
+        "status.topics.worst for the causes"
+    )
+    # The last figures remain while no job runs, and all topics are exported in the end.
+    export = after(current(0), job=failing)
+    assert status_of(export, job=STARTING)["topics"]["failing"] == 5
+    well = running(lag=0, topics=TopicsReport(total=250))
+    assert conditions(current(0), job=well)["Exporting"] == ("True", "UpToDate")
 
 
 def test_unreachable_metrics_page_keeps_the_job_running() -> None:

@@ -251,12 +251,13 @@ class ShellWorld:
     def make_user(self, name: str = "alice", **spec: Any) -> Json:
         return self.make(USER, name, {"clusterRef": {"name": "main"}} | spec)
 
-    def make_export(self, name: str = "x", *, topic: str = "t", **spec: Any) -> Json:
+    def make_export(self, name: str = "x", *, topic: str | None = "t", **spec: Any) -> Json:
         # An Export has either a schedule or a continuous job; admission rejects both and neither.
         when = {} if "schedule" in spec else {"continuous": {}}
         table = {"name": "db.t", "warehouse": "/lake", **spec.pop("table", {})}
         metadata = spec.pop("metadata", {})
-        body = {"topicRef": {"name": topic}, "table": table} | when | spec
+        source = {} if topic is None else {"topicRef": {"name": topic}}
+        body = {**source, "table": table} | when | spec
         return self.make(EXPORT, name, body, metadata=metadata)
 
     def edit(self, kind: Kind, name: str, **spec: Any) -> None:

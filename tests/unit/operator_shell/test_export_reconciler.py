@@ -486,3 +486,16 @@ async def test_user_without_a_generated_secret_is_refused(world: ShellWorld) -> 
         ("kafka.ssl.certificate.location", "out", "user.crt"),
         ("kafka.ssl.key.location", "out", "user.key"),
     }
+
+
+async def test_export_of_many_topics_needs_no_topic(world: ShellWorld) -> None:
+    """Its job lists the topics, and its tables have their ids."""
+    spec = {"topics": {"pattern": "t.*"}, "table": {"name": "lake.{topic}"}}
+    world.make_export(topic=None, **spec)
+    world.make_export("y", topic=None, **spec)
+    await reconcile(world)
+    assert order(world)["subscribePattern"] == "t.*"
+    assert "topicId" not in world.status(EXPORT, "x")
+    # Another Export with the same template has other topics.
+    await reconcile(world, "y")
+    assert ready(world, "y")[1] == "JobStarting"

@@ -398,3 +398,32 @@ def test_missing_source_is_a_problem_that_waits() -> None:
     assert dataclasses.replace(found, message="") == Problem(
         reason="SourceUnusable", message="", waits=True
     )
+
+
+@pytest.mark.parametrize(
+    ("topics", "selected"),
+    [
+        ({"names": ["a", "b.c"]}, {"subscribe": "a,b.c"}),
+        ({"pattern": "orders-.*"}, {"subscribePattern": "orders-.*"}),
+    ],
+)
+def test_job_of_many_topics_selects_them_itself(
+    topics: dict[str, Any], selected: dict[str, str]
+) -> None:
+    many = body(topics=topics, table={"name": "lake.{topic}"})
+    del many["spec"]["topicRef"]
+    found = desired_job(many, surroundings(topic=None), JobDefaults())
+    assert isinstance(found, DesiredJob)
+    source = found.order.source
+    assert {n: v for n, v in source.items() if n in ("topic", *selected)} == selected
+    assert found.order.table["table"] == "lake.{topic}"
+    assert TableOptions.of(found.order.table).table == "lake.{topic}"
+
+
+def test_invalid_pattern_of_topics_is_refused() -> None:
+    many = body(topics={"pattern": "("}, table={"name": "lake.{topic}"})
+    del many["spec"]["topicRef"]
+    found = desired_job(many, surroundings(topic=None), JobDefaults())
+    assert isinstance(found, Problem)
+    assert "spec.topics.pattern is no regular expression" in found.message
+    assert not found.waits

@@ -216,6 +216,7 @@ TAKEN = {
         "JobRefused": _EXPORTS + "test_a_refused_job_is_reported_and_retried",
         "Lagging": _EXPORTING + "test_lagging_condition_has_hysteresis",
         "NoProgress": _EXPORTING + "test_job_without_commits_despite_lag_is_reported",
+        "TopicsFailing": _EXPORTING + "test_failing_topics_are_named_and_the_others_are_exported",
         "ReportMissing": _EXPORTING + "test_unreachable_metrics_page_keeps_the_job_running",
     },
     "Topic, Broker and Cluster": {

@@ -7,8 +7,8 @@ which are written at most once a minute, and are in no message.
 
 import dataclasses
 
-from tidemark.export_job import JobReport, shortened
-from tidemark.message_text import clause
+from tidemark.export_job import JobReport, TopicsReport, shortened
+from tidemark.message_text import clause, count
 from tidemark.reasons import Reason
 from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.state.export_values import (
@@ -105,6 +105,25 @@ def _figures(report: JobReport) -> dict[str, object]:
         "rows": report.rows,
         "deadLetters": report.letters,
         "lastCommitTime": _time(report.committed_ms),
+        "topics": report.topics and _topics(report.topics),
+    }
+
+
+def _topics(topics: TopicsReport) -> dict[str, object]:
+    rows = [
+        {
+            "topic": topic.topic,
+            "table": topic.table,
+            **({} if topic.lag is None else {"lag": topic.lag}),
+            **({"failure": topic.failure} if topic.failure else {}),
+        }
+        for topic in topics.worst
+    ]
+    return {
+        "total": topics.total,
+        "failing": topics.failing,
+        "behind": topics.behind,
+        "worst": rows,
     }
 
 
@@ -268,6 +287,10 @@ def _exporting(export: ExportInfo, report: JobReport, now_ms: int) -> ConditionV
     """
     former = find(export.status, EXPORTING) or {}
     was = (former.get("status") == FALSE and former.get("reason")) or ""
+    # A failing topic needs a person, however well the others are exported.
+    if report.topics is not None and report.topics.failing:
+        text = _failing_topics(report.topics)
+        return condition(EXPORTING, False, Reason.TOPICS_FAILING, text)
     run = export.run
     assert run is not None
     patience_ms = _patience_ms(export)
@@ -287,6 +310,22 @@ def _exporting(export: ExportInfo, report: JobReport, now_ms: int) -> ConditionV
         )
         return condition(EXPORTING, False, Reason.LAGGING, text)
     return condition(EXPORTING, True, Reason.UP_TO_DATE, "the table is up to date")
+
+
+#: Topics in a message.
+_NAMED_MAX = 3
+
+
+def _failing_topics(topics: TopicsReport) -> str:
+    """Return which topics fail. Causes are in the status alone, because they may alternate."""
+    failing = sorted(topic.topic for topic in topics.worst if topic.failure)[:_NAMED_MAX]
+    rest = topics.failing - len(failing)
+    named = ", ".join(failing) + (f" and {count(rest, 'other')}" if rest > 0 else "")
+    verb = "is" if topics.failing == 1 else "are"
+    return (
+        f"{topics.failing} of {count(topics.total, 'topic')} {verb} not exported: {named}. The "
+        "others are. See status.topics.worst for the causes"
+    )
 
 
 def _is_stale(export: ExportInfo, *, was: bool, now_ms: int) -> bool:
