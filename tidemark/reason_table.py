@@ -163,6 +163,12 @@ TOPIC: ReasonTable = {
         "topic is still served and expires by the total retention.",
         "Lower localRetention, or set retention.ms or retention.bytes on the Topic.",
     ),
+    Reason.COPY_LAG_TOO_LONG: ReasonEntry(
+        "Stalled=True; Ready=False before anything is placed",
+        "remote.copy.lag.ms or remote.copy.lag.bytes (KIP-1241) exceeds the local retention, or a "
+        "quarter of spec.tiering.maxLag. An existing topic is still served.",
+        "Lower the key or set it to 0 in spec.config, or raise the limit that the message names.",
+    ),
     Reason.COMPACTED: ReasonEntry(
         "Stalled=True; Ready=False before anything is placed",
         "Tiering is enabled, but log.cleanup.policy of the Cluster would compact the topic. A "

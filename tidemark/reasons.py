@@ -36,6 +36,7 @@ class Reason(enum.StrEnum):
     REPLICATION_FACTOR_CHANGING = "ReplicationFactorChanging"
     STORAGE_UNAVAILABLE = "StorageUnavailable"
     LOCAL_RETENTION_TOO_LONG = "LocalRetentionTooLong"
+    COPY_LAG_TOO_LONG = "CopyLagTooLong"
     COMPACTED = "Compacted"
     ALL_IN_SYNC = "AllInSync"
     PLACEHOLDERS = "Placeholders"

@@ -43,9 +43,11 @@ public class Keys {
     }
 }
 """
-#: Topic keys of ours that Kafka has not: KIP-950 as it was written, and our own.
+#: Topic keys of ours that Kafka 4.3 has not: KIP-950 as it was written, KIP-1241, and our own.
 OURS = {
     "remote.log.disable.policy",
+    "remote.copy.lag.ms",
+    "remote.copy.lag.bytes",
     "tidemark.remote.copy.max.lag.ms",
     "tidemark.remote.copy.max.lag.bytes",
     "tidemark.remote.copy.paused",

@@ -24,6 +24,9 @@ MAX_LAG_MS = "tidemark.remote.copy.max.lag.ms"
 MAX_LAG_BYTES = "tidemark.remote.copy.max.lag.bytes"
 COPY_PAUSED = "tidemark.remote.copy.paused"
 REMOTE_COMPRESSION = "tidemark.remote.compression"
+#: Keys of Kafka 4.4 (KIP-1241).
+COPY_LAG_MS = "remote.copy.lag.ms"
+COPY_LAG_BYTES = "remote.copy.lag.bytes"
 
 _HOUR_MS = 3_600_000
 _MINUTE_MS = 60_000
@@ -121,6 +124,14 @@ TOPIC_KEYS = (
         "Minimum ISR size for a produce with acks=all. The operator also uses it and does not "
         "read brokers' files, so set it on the Cluster.",
         "min.insync.replicas"),
+    _served(COPY_LAG_BYTES, long(-1), "-1",
+        "Bytes of newer records in a tiered partition that permit the copy of a closed segment "
+        "(KIP-1241). 0: at once. -1: the local retention in bytes, never without one. A segment is "
+        "copied when this or remote.copy.lag.ms permits it.", "log.remote.copy.lag.bytes"),
+    _served(COPY_LAG_MS, long(-1), "0",
+        "Age of the newest record in a closed segment of a tiered topic that permits its copy "
+        "(KIP-1241). 0: at once. -1: the local retention time, never without one. A segment is "
+        "copied when this or remote.copy.lag.bytes permits it.", "log.remote.copy.lag.ms"),
     _served("retention.bytes", long(-1), "-1",
         "Maximum size in bytes of a partition, in the tier and locally together. -1: no limit.",
         "log.retention.bytes"),

@@ -45,6 +45,8 @@ class LogConfig:
     flush_ms: int = _default("flush.ms")
     unclean_leader_election_enable: bool = _default("unclean.leader.election.enable")
     remote_storage_enable: bool = _default("remote.storage.enable")
+    remote_copy_lag_ms: int = _default("remote.copy.lag.ms")
+    remote_copy_lag_bytes: int = _default("remote.copy.lag.bytes")
     tidemark_remote_copy_max_lag_ms: int = _default("tidemark.remote.copy.max.lag.ms")
     tidemark_remote_copy_max_lag_bytes: int = _default("tidemark.remote.copy.max.lag.bytes")
     tidemark_remote_copy_paused: bool = _default("tidemark.remote.copy.paused")
@@ -80,6 +82,27 @@ class LogConfig:
         """``local.retention.bytes`` with -2 replaced by the topic-wide value."""
         local = self.local_retention_bytes
         return self.retention_bytes if local == LOCAL_SAME_AS_TOTAL else local
+
+    @property
+    def effective_copy_lag_ms(self) -> int:
+        """``remote.copy.lag.ms`` with -1 replaced by the local retention, -1 if that is
+        unlimited.
+        """
+        lag = self.remote_copy_lag_ms
+        return self.effective_local_retention_ms if lag < 0 else lag
+
+    @property
+    def effective_copy_lag_bytes(self) -> int:
+        """``remote.copy.lag.bytes`` with -1 replaced by the local retention, -1 if that is
+        unlimited.
+        """
+        lag = self.remote_copy_lag_bytes
+        return self.effective_local_retention_bytes if lag < 0 else lag
+
+    @property
+    def delays_copies(self) -> bool:
+        """Whether a closed segment is not copied at once (KIP-1241)."""
+        return 0 not in (self.effective_copy_lag_ms, self.effective_copy_lag_bytes)
 
     @property
     def compacts(self) -> bool:

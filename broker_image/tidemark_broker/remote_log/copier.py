@@ -8,6 +8,7 @@ of a failed one, which are deleted like any marked segment.
 
 import asyncio
 import logging
+import math
 import uuid
 from dataclasses import dataclass, replace
 
@@ -108,6 +109,25 @@ class Copier:
         segments = self._partition.log.segment_infos(next_copy_offset, CANDIDATES)
         return eligibility.stable_from(segments, next_copy_offset)
 
+    def delay_s(self) -> float:
+        """Return the seconds for which the topic still delays the next copy (KIP-1241), 0 for none.
+
+        Infinite if only more records end the delay.
+        """
+        log, next_copy_offset = self._partition.log, self._writer.head.next_copy_offset
+        config = log.config
+        if not config.delays_copies:
+            return 0.0
+        delay_ms = eligibility.copy_delay_ms(
+            # All segments count: the bytes after the candidate may permit the copy.
+            log.segment_infos(next_copy_offset),
+            next_copy_offset,
+            lag_ms=config.effective_copy_lag_ms,
+            lag_bytes=config.effective_copy_lag_bytes,
+            now_ms=self._shared.context.wall_ms(),
+        )
+        return math.inf if delay_ms is None else delay_ms / 1000
+
     def waiting(self) -> WaitingRecords | None:
         """Return the committed records that are not in the tier; None if there are none."""
         return waiting_records(self._partition, self._writer.head.next_copy_offset, CANDIDATES)
@@ -139,12 +159,13 @@ class Copier:
 
     def _candidate(self) -> SegmentInfo | Blocked:
         log, next_copy_offset = self._partition.log, self._writer.head.next_copy_offset
-        return eligibility.next_segment(
+        found = eligibility.next_segment(
             log.segment_infos(next_copy_offset, CANDIDATES),
             next_copy_offset=next_copy_offset,
             log_start_offset=log.log_start_offset,
             last_stable_offset=log.last_stable_offset,
         )
+        return found if isinstance(found, Blocked) or not self.delay_s() else Blocked.DELAYED
 
     async def _copy(self, segment: SegmentInfo) -> None:
         """Copy one segment: commit its entry as COPY_STARTED, upload it, commit COPY_FINISHED.

@@ -1,10 +1,11 @@
 """Selection of the local segment to copy next. Pure.
 
 A segment may be copied once it is closed and everything in it is stable: the *next* segment's base
-offset must not be above the last stable offset. The first candidate is the whole segment that
-contains the next offset to copy. After a leader change its boundaries may differ from those of the
-copies; the manifest trims the overlap. Segments are in order, so bisection finds the candidate: a
-copy costs the same in a log of ten segments and of ten thousand.
+offset must not be above the last stable offset. A topic may delay the copy further (KIP-1241). The
+first candidate is the whole segment that contains the next offset to copy. After a leader change
+its boundaries may differ from those of the copies; the manifest trims the overlap. Segments are in
+order, so bisection finds the candidate: a copy costs the same in a log of ten segments and of ten
+thousand.
 """
 
 import enum
@@ -21,6 +22,7 @@ class Blocked(enum.Enum):
 
     NOTHING_CLOSED = "every closed segment is in the tier"
     NOT_STABLE = "the next segment is not committed yet"
+    DELAYED = "the topic delays the copy of the next segment (remote.copy.lag.ms and .bytes)"
     HOLE = "the offsets that follow the tier's end are not in the local log"
 
 
@@ -63,6 +65,33 @@ def stable_from(segments: Sequence[SegmentInfo], next_copy_offset: int) -> int |
     """
     candidate = _candidate(segments, next_copy_offset)
     return None if candidate is None else candidate.next_base_offset
+
+
+def copy_delay_ms(
+    segments: Sequence[SegmentInfo],
+    next_copy_offset: int,
+    *,
+    lag_ms: int,
+    lag_bytes: int,
+    now_ms: int,
+) -> int | None:
+    """Return the time (ms) until the copy of the next candidate is permitted, 0 for now.
+
+    KIP-1241 permits it once the newest record is ``lag_ms`` old, or once ``lag_bytes`` were written
+    after the segment; -1 is no such limit. None: only more records permit it. ``segments``: from
+    the candidate to the active one.
+    """
+    candidate = _candidate(segments, next_copy_offset)
+    if candidate is None:
+        return 0
+    newer = segments[first_ending_behind(segments, candidate.next_base_offset) :]
+    if lag_bytes >= 0 and sum(item.size_bytes for item in newer) >= lag_bytes:
+        return 0
+    if lag_ms < 0:
+        return None
+    age_ms = now_ms - candidate.age_timestamp_ms
+    # A timestamp in the future says nothing about the age. As in Kafka it delays nothing.
+    return 0 if age_ms < 0 else max(0, lag_ms - age_ms)
 
 
 def lag(segments: Sequence[SegmentInfo], next_copy_offset: int) -> CopyLag:

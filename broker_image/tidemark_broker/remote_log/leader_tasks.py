@@ -8,6 +8,7 @@ s, with jitter), which ends early when the store is available again.
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 
 from tidemark.backoff import Backoff
@@ -147,8 +148,8 @@ class LeaderTasks:
     async def _wait_for_segment(self) -> None:
         """Wait until a segment may be eligible for a copy, at most one task interval.
 
-        It waits for one of three events: the controller knows of the manifest, the closed segment
-        becomes stable, or the active segment is closed.
+        It waits for one of four events: the controller knows of the manifest, the closed segment
+        becomes stable, the topic's delay of its copy ends, or the active segment is closed.
         """
         self._clear(COPY)
         partition, wait = self.partition, self.shared.wait
@@ -160,14 +161,17 @@ class LeaderTasks:
             )
             return
         # A closed segment waits for the last stable offset to reach its end.
-        stable = self._copier.stable_from()
-        if stable is not None:
-            log = partition.log
+        stable, log = self._copier.stable_from(), partition.log
+        if stable is not None and log.last_stable_offset < stable:
             await wait(
                 [(PartitionChange.HIGH_WATERMARK, partition.tp)],
                 lambda: log.last_stable_offset >= stable,
                 interval_s,
             )
+            return
+        # The topic delays the copy. A delay by bytes is examined once in an interval.
+        if stable is not None:
+            await self._wait_for_config(log.config, self._copier.delay_s())
             return
         # All closed segments are copied.
         await self._wait_for_close()
@@ -209,14 +213,16 @@ class LeaderTasks:
             interval_s,
         )
 
-    async def _wait_for_config(self, config: LogConfig) -> None:
-        """Wait until the topic's configuration changes, at most one task interval."""
+    async def _wait_for_config(self, config: LogConfig, most_s: float = math.inf) -> None:
+        """Wait until the topic's configuration changes, at most one task interval and
+        ``most_s``.
+        """
         self._clear(COPY)
         log = self.partition.log
         await self.shared.wait(
             [(PartitionChange.CONFIG, self.partition.tp)],
             lambda: log.config is not config,
-            self.shared.settings.interval_s,
+            min(most_s, self.shared.settings.interval_s),
         )
 
     def _manifest_known(self) -> bool:

@@ -4,6 +4,7 @@ Pure: pydantic models in, dataclasses out.
 """
 
 import uuid
+from collections.abc import Mapping
 
 from tidemark.annotations import (
     ADOPT_CLUSTER_ID,
@@ -63,6 +64,7 @@ from tidemark_operator.resources.topic import DisablePolicyName as SpecPolicy
 from tidemark_operator.resources.topic import TieringStatus as StoredTiering
 from tidemark_operator.resources.topic_config import (
     COMPACTED,
+    copy_lag_problem,
     is_compacted,
     kafka_config,
     retention_problem,
@@ -264,8 +266,7 @@ def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
     in_tier = _in_tier(status.tiering)
     compacted = is_compacted(config) and (spec.tiering_enabled or in_tier)
     enabled = spec.tiering_enabled and (in_tier or not compacted)
-    problem = COMPACTED if compacted else (enabled and retention_problem(config)) or ""
-    reason = Reason.COMPACTED if compacted else Reason.LOCAL_RETENTION_TOO_LONG
+    problem, reason = _config_problem(config, is_compacted=compacted, is_tiered=enabled)
     if unknown:
         problem, reason = unknown, Reason.OBJECT_UNREADABLE
     # Brokers receive a consistent configuration, and a condition explains the difference.
@@ -307,6 +308,19 @@ def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
         partitions_placed=status.partitions_placed or 0,
         status=body.get("status") or {},
     )
+
+
+def _config_problem(
+    config: Mapping[str, str], *, is_compacted: bool, is_tiered: bool
+) -> tuple[str, Reason]:
+    """Return why a topic's configuration contradicts itself, "" if it does not, and the reason."""
+    if is_compacted:
+        return COMPACTED, Reason.COMPACTED
+    retention = retention_problem(config) if is_tiered else None
+    copy_lag = copy_lag_problem(config) if is_tiered else None
+    if retention is None and copy_lag is not None:
+        return copy_lag, Reason.COPY_LAG_TOO_LONG
+    return retention or "", Reason.LOCAL_RETENTION_TOO_LONG
 
 
 def _read_topic(body: Json) -> tuple[Topic, str]:

@@ -13,7 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidemark.configuration.table import TOPIC
-from tidemark.configuration.topic_keys import COPY_PAUSED, MAX_LAG_BYTES, MAX_LAG_MS
+from tidemark.configuration.topic_keys import (
+    COPY_LAG_BYTES,
+    COPY_LAG_MS,
+    COPY_PAUSED,
+    MAX_LAG_BYTES,
+    MAX_LAG_MS,
+)
+from tidemark.configuration.values import INT64_MAX
 from tidemark.tiering import Tiering
 from tidemark_operator.resources.scalars import duration_ms, quantity_bytes
 from tidemark_operator.resources.topic import TopicSpec
@@ -25,6 +32,10 @@ _SLUG_CHARS_MAX = 60
 _HASH_CHARS = 10
 #: Keys with a field of their own.
 TYPED = frozenset(name for name, key in TOPIC.items() if key.field)
+#: ``local.retention.*``: the same as the topic-wide limit.
+_AS_TOTAL = -2
+#: Keys that delay copies, with the retention that a -1 refers to.
+_COPY_LAGS = {COPY_LAG_MS: "retention.ms", COPY_LAG_BYTES: "retention.bytes"}
 
 
 def kafka_config(spec: TopicSpec, defaults: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -83,15 +94,56 @@ def retention_problem(config: Mapping[str, str]) -> str | None:
     CEL cannot see a total that comes from the Cluster's defaults or from Kafka's.
     """
     for key in ("retention.ms", "retention.bytes"):
-        total = int(config.get(key, TOPIC[key].default or ""))
-        # -2: the local retention follows the total one.
-        local = int(config.get(f"local.{key}", -2))
+        total, local = _integer(config, key), _integer(config, f"local.{key}")
         if total >= 0 and local > total:
             return (
                 f"local.{key} {local} exceeds {key} {total}. Lower "
                 f"spec.tiering.localRetention, or set {key} in spec.config."
             )
     return None
+
+
+def copy_lag_problem(config: Mapping[str, str]) -> str | None:
+    """Return why the delay of copies (KIP-1241) contradicts another limit, None if it does not.
+
+    As in Kafka it must not exceed the local retention. It must not exceed a quarter of the maximum
+    lag either: half of that passes until a segment is closed, and the upload needs the rest.
+    """
+    for key, retention in _COPY_LAGS.items():
+        local, lag = _local_limit(config, retention), _integer(config, key)
+        if 0 <= local < lag:
+            return (
+                f"{key} {lag} exceeds the local retention of {local} (local.{retention}). Lower "
+                f"{key}, or raise spec.tiering.localRetention."
+            )
+    # -1 is the local retention, and -1 again if that is unlimited.
+    delays = {
+        key: _local_limit(config, retention) if _integer(config, key) < 0 else _integer(config, key)
+        for key, retention in _COPY_LAGS.items()
+    }
+    # A segment is copied when one of both permits it, so a 0 never delays it.
+    if 0 in delays.values():
+        return None
+    for (key, delay), longest in zip(delays.items(), (MAX_LAG_MS, MAX_LAG_BYTES), strict=True):
+        limit, field = _integer(config, longest), TOPIC[longest].field
+        if limit < INT64_MAX and not 0 <= delay <= limit // 4:
+            value = f"{key} {delay}" if delay >= 0 else f"{key} without a limit"
+            return (
+                f"{value} delays copies for more than a quarter of {field} ({longest} {limit}). "
+                f"Set {COPY_LAG_MS} to 0 in spec.config, or raise {field}."
+            )
+    return None
+
+
+def _local_limit(config: Mapping[str, str], retention: str) -> int:
+    """Return the local retention, -1 for unlimited; ``retention`` is the key of the total one."""
+    local = _integer(config, f"local.{retention}")
+    # -2: the local retention follows the total one.
+    return _integer(config, retention) if local == _AS_TOTAL else local
+
+
+def _integer(config: Mapping[str, str], key: str) -> int:
+    return int(config.get(key, TOPIC[key].default or ""))
 
 
 COMPACTED = (

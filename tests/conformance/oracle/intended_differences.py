@@ -227,6 +227,10 @@ ON_PURPOSE = (
         "* v*", "*.configs.remote.log.disable.policy", "a key of ours (KIP-950)", theirs="None"
     ),
     Difference(
+        "* v*", "*.configs.remote.copy.lag.*", "KIP-1241, which Kafka 4.3 does not have",
+        theirs="None"
+    ),
+    Difference(
         "* v*", "*.configs.tidemark.remote.copy.*", "a key of ours (spec.tiering.maxLag, paused)",
         theirs="None"
     ),

@@ -251,6 +251,42 @@ async def test_empty_log_above_the_end_of_an_older_head_does_not_occupy_the_brok
     swept_clean(host)  # what the lost head had named
 
 
+async def test_copy_of_a_closed_segment_is_delayed(host: TieredHost) -> None:
+    """KIP-1241. Local retention deletes nothing that is not in the tier."""
+    # The records' timestamps are years old, so only a limit without an age delays them.
+    host.config |= {"remote.copy.lag.ms": "-1", "remote.copy.lag.bytes": "-1"}
+    host.config |= {"local.retention.bytes": "8192", "local.retention.ms": "-1"}
+    await host.apply()
+    await host.produce(60)
+    assert len(segments(host)) == 2
+    await asyncio.sleep(0.3)
+    assert host.live() == []
+    await host.upkeep.apply_retention()
+    assert segments(host)[0][0] == 0
+    # The bytes of newer records reach the limit: the oldest segment is copied.
+    await host.produce(60)
+    await host.until(lambda: tier_end(host) > 0)
+    local = host.partition.log.segment_infos(tier_end(host))
+    assert sum(item.size_bytes for item in local[1:]) < 8192
+    # Without the delay all closed segments are copied.
+    host.config["remote.copy.lag.ms"] = "0"
+    await host.apply()
+    await host.copied()
+
+
+async def test_copy_is_delayed_by_the_age_of_records(make_host: MakeHost) -> None:
+    """The copier waits for the moment: its task interval is an hour."""
+    host = make_host(remote_log_manager_task_interval_ms=3_600_000)
+    # Without a local retention in bytes only the age permits the copy.
+    host.config |= {"remote.copy.lag.ms": "3000", "local.retention.bytes": "-1"}
+    await host.apply()
+    # Timestamps grow by one millisecond with each record, up to the present.
+    await host.produce(60, timestamp_ms=host.context.wall_ms() - 60)
+    await asyncio.sleep(0.3)
+    assert host.live() == []
+    await host.copied()
+
+
 @pytest.mark.parametrize("idle", [False, True])
 async def test_next_leader_copies_little_again(cluster: TieredCluster, *, idle: bool) -> None:
     """The follower closes its segments when the tier reaches into them."""

@@ -45,7 +45,8 @@ VERDICTS = {
         "Suspended": "Paused",
         "Degraded": "LastCopyMissing NameTaken AdoptionRequired AdoptionRefused SliceFull "
         "PartitionsBeyondSpec "
-        "ReplicationFactorPending StorageUnavailable LocalRetentionTooLong Compacted NoProgress "
+        "ReplicationFactorPending StorageUnavailable LocalRetentionTooLong CopyLagTooLong "
+        "Compacted NoProgress "
         "ObjectDamaged",
     },
     # A topic is served although its tier cannot be read or written. What a leader cannot do without

@@ -39,6 +39,19 @@ def test_keys_are_read_and_unknown_ones_ignored() -> None:
     assert config.unclean_leader_election_enable
 
 
+def test_delay_of_copies_follows_local_retention() -> None:
+    """KIP-1241: -1 is the local retention, and a 0 in one of both keys permits every copy."""
+    assert not LogConfig.of({}).delays_copies
+    delayed = LogConfig.of({"remote.copy.lag.ms": "-1", "local.retention.ms": "5"})
+    assert (delayed.delays_copies, delayed.effective_copy_lag_ms) == (True, 5)
+    assert delayed.effective_copy_lag_bytes == -1
+    by_bytes = LogConfig.of(
+        {"remote.copy.lag.ms": "-1", "remote.copy.lag.bytes": "-1", "retention.bytes": "7"}
+    )
+    assert by_bytes.effective_copy_lag_bytes == 7
+    assert not LogConfig.of({"remote.copy.lag.ms": "9", "remote.copy.lag.bytes": "0"}).delays_copies
+
+
 def test_maximum_lag_closes_segments_of_a_tiered_topic_at_its_half() -> None:
     limits = {
         "tidemark.remote.copy.max.lag.ms": "10000",

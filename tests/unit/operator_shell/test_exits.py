@@ -190,6 +190,25 @@ async def test_exit_of_local_retention_too_long_is_to_shorten_it(
     assert await served(world)
 
 
+async def test_exit_of_copy_lag_too_long_is_to_copy_at_once(
+    world: ShellWorld, tmp_path: Path
+) -> None:
+    """A maximum lag of the Cluster contradicts the delay of a Topic (KIP-1241)."""
+    world.edit(
+        CLUSTER,
+        "main",
+        config={TIERING_SYSTEM: "true", "tidemark.remote.copy.max.lag.ms": "60000"},
+        remoteStorage={"filesystem": {"path": str(tmp_path)}},
+    )
+    await ClusterReconciler(world.services).reconcile(world.services.cluster_key)
+    world.make_topic(tiering={"enabled": True}, config={"remote.copy.lag.ms": "20000"})
+    status, reason, message = await ready(world)
+    assert (status, reason) == ("False", "CopyLagTooLong")
+    assert "Set remote.copy.lag.ms to 0 in spec.config" in message
+    world.edit(TOPIC, "t", config={"remote.copy.lag.ms": "0"})
+    assert await served(world)
+
+
 async def test_exit_of_a_missing_cluster_is_to_create_it(world: ShellWorld) -> None:
     """The Topic names a Cluster that does not exist, then one of another operator."""
     body = world.make_topic(clusterRef={"name": "other"})

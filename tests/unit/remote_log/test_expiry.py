@@ -153,6 +153,39 @@ def test_the_lag_counts_closed_segments_that_are_not_copied() -> None:
     assert expirer.local_only_bytes(local(0, 10, 30, 40), 9) == 33
 
 
+#: (limit in ms, limit in bytes, age of the newest record in ms) and when the segment is permitted.
+DELAYS: list[tuple[int, int, int, int | None]] = [
+    (100, -1, 99, 1),
+    (100, -1, 100, 0),
+    (100, -1, 40, 60),
+    # A timestamp in the future says nothing about the age.
+    (100, -1, -1, 0),
+    # The two segments after the first one have 13 bytes.
+    (-1, 13, 0, 0),
+    (-1, 14, 0, None),
+    # One permission is enough.
+    (100, 13, 0, 0),
+    (100, 14, 30, 70),
+    (100, 14, 100, 0),
+    (-1, -1, 10**9, None),
+]
+
+
+@pytest.mark.parametrize(("lag_ms", "lag_bytes", "age_ms", "expected"), DELAYS)
+def test_copy_is_delayed_until_one_limit_permits_it(
+    lag_ms: int, lag_bytes: int, age_ms: int, expected: int | None
+) -> None:
+    """KIP-1241: by the age of the newest record, or by the bytes after the segment."""
+    segments = local(0, 10, 20)
+    found = eligibility.copy_delay_ms(
+        segments, 0, lag_ms=lag_ms, lag_bytes=lag_bytes, now_ms=age_ms
+    )
+    assert found == expected
+    # Nothing is closed, so nothing is delayed.
+    behind = eligibility.copy_delay_ms(segments, 20, lag_ms=100, lag_bytes=-1, now_ms=0)
+    assert behind == 0
+
+
 class CountingSegments(Sequence[SegmentInfo]):
     """Segments that count accesses."""
 

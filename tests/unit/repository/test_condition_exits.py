@@ -73,6 +73,7 @@ TAKEN = {
         "SliceFull": _EXITS + "test_a_full_slice_has_room_once_topics_are_deleted",
         "StorageUnavailable": _EXITS + "test_exit_of_storage_unavailable_is_to_configure_a_store",
         "LocalRetentionTooLong": _EXITS + "test_exit_of_local_retention_too_long_is_to_shorten_it",
+        "CopyLagTooLong": _EXITS + "test_exit_of_copy_lag_too_long_is_to_copy_at_once",
         "Compacted": _EXITS + "test_a_topic_that_a_default_would_compact_has_an_explicit_policy",
         "NoProgress": "unit/controller/test_disablement.py::"
         "test_stalled_disablement_names_the_slow_broker",

@@ -8,6 +8,7 @@ from tidemark.configuration.layers import topic_defaults
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_operator.resources.topic import TopicSpec
 from tidemark_operator.resources.topic_config import (
+    copy_lag_problem,
     kafka_config,
     retention_problem,
     spec_of_kafka_config,
@@ -101,4 +102,41 @@ def test_local_retention_must_not_exceed_total_retention(
     config: dict[str, str], problem: str | None
 ) -> None:
     found = retention_problem(config)
+    assert found is None if problem is None else problem in (found or "")
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({}, None),
+        # Kafka's rules (KIP-1241): at most the local retention, which may follow the total one.
+        ({"lag.ms": "604800000"}, None),
+        ({"lag.ms": "604800001"}, "local retention of 604800000 (local.retention.ms)"),
+        ({"lag.ms": "604800001", "retention.ms": "-1"}, None),
+        ({"lag.ms": "11", "local.retention.ms": "10"}, "exceeds the local retention of 10"),
+        ({"lag.ms": "-1", "local.retention.ms": "10"}, None),
+        ({"lag.bytes": "10", "retention.bytes": "9"}, "exceeds the local retention of 9"),
+        # A quarter of the maximum lag.
+        ({"lag.ms": "2500", "max.lag.ms": "10000"}, None),
+        (
+            {"lag.ms": "2501", "max.lag.ms": "10000"},
+            "ms 2501 delays copies for more than a quarter",
+        ),
+        ({"lag.ms": "-1", "max.lag.ms": "10000"}, "spec.tiering.maxLag.time"),
+        ({"lag.ms": "-1", "retention.ms": "-1", "max.lag.ms": "9000"}, "without a limit delays"),
+        ({"lag.ms": "2501", "lag.bytes": "0", "max.lag.ms": "10000"}, None),
+        ({"lag.ms": "1", "lag.bytes": "1048577", "max.lag.bytes": "4194304"}, "maxLag.size"),
+        ({"lag.ms": "0", "lag.bytes": "1048577", "max.lag.bytes": "4194304"}, None),
+        ({"lag.ms": "1", "lag.bytes": "1048576", "max.lag.bytes": "4194304"}, None),
+        # Without bytes the delay has no limit in bytes.
+        ({"lag.ms": "1", "max.lag.bytes": "4194304"}, "remote.copy.lag.bytes without a limit"),
+    ],
+)
+def test_delay_of_copies_must_fit_local_retention_and_maximum_lag(
+    config: dict[str, str], problem: str | None
+) -> None:
+    prefixes = {"lag": "remote.copy.", "max": "tidemark.remote.copy."}
+    found = copy_lag_problem(
+        {prefixes.get(name.partition(".")[0], "") + name: value for name, value in config.items()}
+    )
     assert found is None if problem is None else problem in (found or "")
