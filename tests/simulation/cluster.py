@@ -190,10 +190,11 @@ HEADS = Profile(
 )
 
 
-#: Leaders close segments early for a maximum lag, while they change and the store fails.
+#: Leaders close segments early for a maximum lag, and merge them in the tier, while leaders change,
+#: the store fails and heads go back to older versions.
 LAG = Profile(
     tiered=True,
-    max_lag="2s",
+    max_lag="1s",
     unclean=False,
     faults={
         "kill": 3,
@@ -202,6 +203,7 @@ LAG = Profile(
         "stall": 2,
         "bad network": 1,
         "bad store": 3,
+        "head goes back": 2,
     },
 )
 
@@ -674,6 +676,9 @@ def _replaced(cluster: SimulatedCluster) -> Iterator[None]:
             ("tidemark_broker.transactions.broker_connections.KafkaConnection", Connection),
             ("tidemark_broker.control.client.HeartbeatThread", brokers._Heartbeats),
             ("tidemark_broker.control.heartbeat._TICK_S", 0.25),
+            # A head has few segments before they are sealed, and some of them are to be merged.
+            ("tidemark.tier.metadata.merging.SEGMENTS_MIN", 3),
+            ("tidemark.tier.metadata.merging._GROWTH", 2),
             ("tidemark_broker.remote_log.store.open_tier", lambda *_, **__: _tier_of(cluster)),
             (
                 "tidemark_operator.reconcile.remote_storage.open_store",
@@ -693,16 +698,16 @@ def _replaced(cluster: SimulatedCluster) -> Iterator[None]:
 def _tier_of(cluster: SimulatedCluster) -> Any:
     loop: Any = asyncio._get_running_loop()
     tier = cluster.storage.tier("?" if loop is None else loop.name)
-    original, recorded = tier.segments.copy_segment, cluster.checks.custom
+    original, recorded = tier.segments.store_segment, cluster.checks.custom
 
     # Record the custom metadata that the storage returned, to compare it with the head's (invariant
     # 11).
-    def copy_segment(entry: Any, data: Any) -> Any:
-        copied = original(entry, data)
+    def store_segment(entry: Any, *args: Any, **more: Any) -> Any:
+        copied = original(entry, *args, **more)
         recorded[entry.segment_id] = copied.custom_metadata
         return copied
 
-    tier.segments.copy_segment = copy_segment  # type: ignore[method-assign]
+    tier.segments.store_segment = store_segment  # type: ignore[method-assign]
     return tier
 
 

@@ -28,6 +28,7 @@ TIERING_SYSTEM = "remote.log.storage.system.enable"
 DISABLE_POLICY = "remote.log.disable.policy"
 CUSTOM_METADATA_MAX_BYTES = "remote.log.metadata.custom.metadata.max.bytes"
 REMOTE_DELETE_DELAY_MS = "remote.delete.delay.ms"
+MERGE_MAX_BYTES = "tidemark.remote.merge.max.bytes"
 CHUNK_CACHE_PATH = "tidemark.remote.chunk.cache.disk.path"
 SWEEP = "tidemark.remote.sweep.enable"
 SWEEP_DELAY_MS = "tidemark.remote.sweep.delay.ms"
@@ -108,6 +109,10 @@ CLUSTER_KEYS = (
     _key(_BOTH, REMOTE_DELETE_DELAY_MS, long(0), 60_000,
         "Time that objects stay in the tier after the commit that marks them, so that running "
         "reads can finish. Objects of a deleted topic are deleted at once."),
+    _key(_BOTH, MERGE_MAX_BYTES, integer(0, 128 * _MIB), 64 * _MIB,
+        "Maximum size of a segment that small segments in the tier are merged into. Segments of at "
+        "most an eighth of it are merged, within segment.bytes and an eighth of the retention. "
+        "0: no merges."),
     _key(_BOTH, SWEEP, BOOLEAN, "true",
         "Detect and remove objects in the tier that no manifest references."),
     _key(_BOTH, SWEEP_DELAY_MS, long(0), 86_400_000,

@@ -160,6 +160,7 @@ FLEET = Dashboard(
                 title="Tier traffic",
                 queries={
                     "copied": _rate(tier_table.COPY_BYTES),
+                    "merged": _rate(tier_table.MERGED_BYTES),
                     "read": _rate(tier_table.FETCH_BYTES),
                 },
                 unit="Bps",
@@ -169,6 +170,7 @@ FLEET = Dashboard(
                 title="What fails",
                 queries={
                     "copies": _rate(tier_table.COPY_ERRORS),
+                    "merges": _rate(tier_table.MERGE_ERRORS),
                     "reads": _rate(tier_table.FETCH_ERRORS),
                     "deletions": _rate(tier_table.DELETE_ERRORS),
                     "damaged objects": _rate(tier_table.INTEGRITY_ERRORS),

@@ -41,6 +41,13 @@ READ_AHEAD_UNUSED_BYTES = counter(
 COPY_BYTES = counter(f"{_TOPICS}remotecopybytes", "Bytes of segments copied to the tier.")
 COPY_REQUESTS = counter(f"{_TOPICS}remotecopyrequests", "Segment copies that were started.")
 COPY_ERRORS = counter(f"{_TOPICS}remotecopyerrors", "Failed segment copies.")
+MERGED_SEGMENTS = counter(
+    f"{_OWN}merged_segments", "Small segments of the tier that were replaced by a merged one."
+)
+MERGED_BYTES = counter(
+    f"{_OWN}merged_bytes", "Bytes of segments that were read and written again by merges."
+)
+MERGE_ERRORS = counter(f"{_OWN}merge_errors", "Failed merges of segments.")
 COPY_THROTTLED = counter(
     f"{_OWN}copy_throttled_seconds", "Seconds that copies have waited for their quota."
 )

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tidemark.logfiles.checkpoints import write_epochs
@@ -185,7 +186,14 @@ class Copier:
             entry = self._entry(segment, prepared)
             # The manifest names the objects before the store contains them.
             started = await writer.commit(lambda head: transitions.start_copy(head, by, entry))
-            await self._upload(entry, _with_origin(prepared.data, started, entry))
+            data = _with_origin(prepared.data, started, entry)
+            await self.upload(
+                entry,
+                lambda tier: tier.segments.copy_segment(entry, data),
+                lambda head, copied: transitions.finish_copy(
+                    head, by, entry, copied.custom_metadata, copied.digests
+                ),
+            )
         except Exception:
             shared.metrics.add(tier_table.COPY_ERRORS)
             raise
@@ -215,23 +223,32 @@ class Copier:
     async def _abandon_left_over(self) -> None:
         left = self._writer.head.copying
         if left is not None:
-            await self._abandon(left)
+            await self.abandon(left)
 
-    async def _abandon(self, entry: SegmentEntry) -> None:
+    async def abandon(self, entry: SegmentEntry) -> None:
+        """Mark the entry of a failed copy or merge for deletion."""
         by, wall_ms = self._writer.term.by, self._shared.context.wall_ms
         await self._writer.commit(
             lambda head: transitions.abandon_copy(head, by, entry, now_ms=wall_ms())
         )
 
-    async def _upload(self, entry: SegmentEntry, data: SegmentData) -> None:
-        """Upload a segment whose entry is in COPY_STARTED, and commit COPY_FINISHED."""
+    async def upload(
+        self,
+        entry: SegmentEntry,
+        work: Callable[[Tier], Copied],
+        finish: Callable[[Head, Copied], Head],
+    ) -> None:
+        """Upload a segment whose entry is in COPY_STARTED, and commit COPY_FINISHED.
+
+        ``work`` uploads its objects, in a thread. ``finish`` is the transition of the head.
+        """
         partition, uploads = self._partition, self._shared.uploads
         tier = self._shared.guard.tier()
         upload = Upload(tier, partition.topic_id, partition.partition, entry)
-        copied = await uploads.run(upload, data)
+        copied = await uploads.run(upload, lambda: work(tier))
         try:
             await self._check_custom_metadata(entry, copied.custom_metadata)
-            await self._finish(entry, copied)
+            await self._finish(entry, copied, finish)
         except (ManifestFenced, TopicDeleted, asyncio.CancelledError):
             # The fencing leader may have deleted the objects before the last of them was stored.
             uploads.given_up(upload)
@@ -259,7 +276,7 @@ class Copier:
         oversized = replace(entry, custom_metadata=custom)
         tier = self._shared.guard.tier()
         await self._shared.pools.expiration(_delete_quietly, tier, oversized)
-        await self._abandon(entry)
+        await self.abandon(entry)
         raise CustomMetadataTooLarge(
             f"the remote storage returned {len(custom)} bytes of custom metadata, the limit is "
             f"{limit}: raise remote.log.metadata.custom.metadata.max.bytes or change the "
@@ -267,23 +284,21 @@ class Copier:
             "copied until then"
         )
 
-    async def _finish(self, entry: SegmentEntry, copied: Copied) -> None:
+    async def _finish(
+        self, entry: SegmentEntry, copied: Copied, finish: Callable[[Head, Copied], Head]
+    ) -> None:
         """Commit COPY_FINISHED for an uploaded segment; only then may readers use it.
 
         ``copied`` has the storage's custom metadata and the digests of the uploaded objects. If the
         entry was marked for deletion during the upload, the copy is abandoned instead.
         """
-        writer, by = self._writer, self._writer.term.by
-        custom, digests = copied.custom_metadata, copied.digests
         try:
-            await writer.commit(
-                lambda head: transitions.finish_copy(head, by, entry, custom, digests)
-            )
+            await self._writer.commit(lambda head: finish(head, copied))
         except IllegalTransition as error:
             # Expired or abandoned during the upload: its objects are deleted like those of any
             # marked segment.
             logger.info("%s", error)
-            await self._abandon(entry)
+            await self.abandon(entry)
             return
         logger.info(
             "%s: copied offsets %d to %d, %d bytes",

@@ -1,4 +1,4 @@
-"""Tasks of a leader for one partition during its term: settle, then copy and expire.
+"""Tasks of a leader for one partition during its term: settle, then copy, merge and expire.
 
 A term is a leader epoch with a tiering state. A new term has new tasks, and its claim fences the
 work of the old one that is still in progress. Tasks end only if they are cancelled, fenced, or the
@@ -23,6 +23,7 @@ from tidemark_broker.remote_log.disablement import delete_remote_part
 from tidemark_broker.remote_log.expirer import Expirer
 from tidemark_broker.remote_log.head_writer import HeadWriter, LeaderTerm
 from tidemark_broker.remote_log.manager_state import ManagerState
+from tidemark_broker.remote_log.merger import Merger
 from tidemark_broker.remote_log.tier_failure import (
     RETRIED,
     CustomMetadataTooLarge,
@@ -34,7 +35,7 @@ from tidemark_broker.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
 
-SETTLE, COPY, EXPIRE = "settle", "copy", "expire"
+SETTLE, COPY, EXPIRE, MERGE = "settle", "copy", "expire", "merge"
 
 
 class LeaderTasks:
@@ -52,17 +53,19 @@ class LeaderTasks:
         self.writer = HeadWriter(shared, partition, term)
         self.settled = asyncio.Event()
         self.ended = False
-        #: Current failures by task (SETTLE, COPY or EXPIRE).
+        #: Current failures by task (SETTLE, COPY, EXPIRE or MERGE).
         self.failures: dict[str, TierFailure] = {}
         self._copier = Copier(self.writer)
         self._expirer = Expirer(self.writer)
+        self._merger = Merger(self.writer, self._copier)
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
 
     @property
     def failure(self) -> TierFailure | None:
         """Most important current failure."""
-        return next((self.failures[k] for k in (SETTLE, COPY, EXPIRE) if k in self.failures), None)
+        order = (SETTLE, COPY, EXPIRE, MERGE)
+        return next((self.failures[k] for k in order if k in self.failures), None)
 
     def start(self) -> None:
         """Start the term in its own task."""
@@ -97,7 +100,7 @@ class LeaderTasks:
         )
 
     async def _run(self) -> None:
-        """Claim the manifest, then copy and expire until the term ends."""
+        """Claim the manifest, then copy, merge and expire until the term ends."""
         try:
             # Nothing is copied or expired before the claim: another leader might still write.
             await self._repeat(SETTLE, self._settle_once, until_done=True)
@@ -107,6 +110,7 @@ class LeaderTasks:
             async with asyncio.TaskGroup() as group:
                 if self.term.tiering.copies:
                     group.create_task(self._repeat(COPY, self._copy_once))
+                    group.create_task(self._repeat(MERGE, self._merge_once))
                 group.create_task(self._repeat(EXPIRE, self._expire_once))
         except* (ManifestFenced, TopicDeleted) as errors:
             self._failed(SETTLE, _first_of(errors))
@@ -123,9 +127,15 @@ class LeaderTasks:
     async def _copy_once(self) -> None:
         config = self.partition.log.config
         if config.tidemark_remote_copy_paused:
-            await self._wait_for_config(config)
+            await self._wait_for_config(COPY, config)
         elif not await self._copier.copy_next():
             await self._wait_for_segment()
+
+    async def _merge_once(self) -> None:
+        config = self.partition.log.config
+        # A pause concerns all writes of data. Merging is not urgent: an interval later suffices.
+        if config.tidemark_remote_copy_paused or not await self._merger.merge_next():
+            await self._wait_for_config(MERGE, config)
 
     async def _expire_once(self) -> None:
         """Do one expiry run, and wait for the next interval if nothing is left to delete.
@@ -171,7 +181,7 @@ class LeaderTasks:
             return
         # The topic delays the copy. A delay by bytes is examined once in an interval.
         if stable is not None:
-            await self._wait_for_config(log.config, self._copier.delay_s())
+            await self._wait_for_config(COPY, log.config, self._copier.delay_s())
             return
         # All closed segments are copied.
         await self._wait_for_close()
@@ -213,11 +223,13 @@ class LeaderTasks:
             interval_s,
         )
 
-    async def _wait_for_config(self, config: LogConfig, most_s: float = math.inf) -> None:
-        """Wait until the topic's configuration changes, at most one task interval and
-        ``most_s``.
+    async def _wait_for_config(
+        self, name: str, config: LogConfig, most_s: float = math.inf
+    ) -> None:
+        """Wait without a failure of the task ``name`` until the topic's configuration changes, at
+        most one task interval and ``most_s``.
         """
-        self._clear(COPY)
+        self._clear(name)
         log = self.partition.log
         await self.shared.wait(
             [(PartitionChange.CONFIG, self.partition.tp)],

@@ -115,7 +115,7 @@ class ManagerState:
     """Shared services.
 
     ``chunk_files``: cache on disk, None without one. ``uploads``: those of this process.
-    ``store_key``: purgatory key of tasks whose store fails.
+    ``merges``: slots of merges. ``store_key``: purgatory key of tasks whose store fails.
     """
 
     context: ReplicaContext
@@ -126,6 +126,7 @@ class ManagerState:
     quotas: RemoteQuotas
     metrics: RemoteMetrics
     uploads: Uploads
+    merges: asyncio.Semaphore
     chunk_files: ChunkFiles | None = None
     store_key: Signal = field(default_factory=Signal)
 

@@ -1,10 +1,10 @@
 """Remote log manager: decides which replica runs which tasks, and answers the rest of the broker.
 
 It implements :class:`tidemark_broker.replication.remote.RemoteLog`. Policy is in ``eligibility``
-and ``expiry``, operations in ``copier``, ``expirer``, ``disablement`` and ``fetcher``, scheduling
-in ``leader_tasks``, state in ``head_writer``. Followers run no tasks: they receive the tier's state
-in their leader's fetch responses. They read the store only for consumers that the leader has
-redirected to them, and to start their logs.
+and ``expiry``, operations in ``copier``, ``merger``, ``expirer``, ``disablement`` and ``fetcher``,
+scheduling in ``leader_tasks``, state in ``head_writer``. Followers run no tasks: they receive the
+tier's state in their leader's fetch responses. They read the store only for consumers that the
+leader has redirected to them, and to start their logs.
 """
 
 import asyncio
@@ -83,6 +83,8 @@ class RemoteLogManager:
             quotas=RemoteQuotas.of(settings, counters, context.monotonic),
             metrics=counters,
             uploads=Uploads(pools.copier, pools.expiration),
+            # A quarter of the copiers' threads.
+            merges=asyncio.Semaphore(max(1, settings.copier_threads // 4)),
             chunk_files=_chunk_files(context, settings, counters),
         )
         #: Upkeep of the cache on disk, None before there is a store and without such a cache.

@@ -7,6 +7,7 @@ from typing import Self
 from tidemark.configuration.broker_keys import (
     CHUNK_CACHE_PATH,
     CUSTOM_METADATA_MAX_BYTES,
+    MERGE_MAX_BYTES,
     REMOTE_DELETE_DELAY_MS,
     SWEEP,
     SWEEP_DELAY_MS,
@@ -54,6 +55,7 @@ class RemoteSettings:
     page_cache_bytes: int = key_field("tidemark.remote.page.cache.bytes")
     delete_delay_ms: int = key_field(REMOTE_DELETE_DELAY_MS)
     custom_metadata_max_bytes: int = key_field(CUSTOM_METADATA_MAX_BYTES)
+    merge_bytes: int = key_field(MERGE_MAX_BYTES)
     head_check_s: float = seconds_field("tidemark.remote.head.check.interval.ms")
     probe_s: float = seconds_field("tidemark.remote.store.probe.interval.ms")
     sweep_interval_s: float = seconds_field("tidemark.remote.sweep.interval.ms")
@@ -103,6 +105,11 @@ class DynamicSettings:
     def custom_metadata_max_bytes(self) -> int:
         """Limit of KIP-917; only larger values are refused."""
         return self._integer(CUSTOM_METADATA_MAX_BYTES, self._settings.custom_metadata_max_bytes)
+
+    @property
+    def merge_bytes(self) -> int:
+        """Largest size of a merged segment in the tier, 0 for no merges."""
+        return self._integer(MERGE_MAX_BYTES, self._settings.merge_bytes)
 
     @property
     def sweep_delay_ms(self) -> int:

@@ -10,12 +10,13 @@ objects, and they are deleted at once. If the entry is still being copied, the n
 import asyncio
 import logging
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidemark.tier.metadata.head import ManifestError
 from tidemark.tier.metadata.segment import SegmentEntry, SegmentState
 from tidemark.tier.open import Tier
-from tidemark.tier.segments.remote_storage_manager import Copied, SegmentData
+from tidemark.tier.segments.remote_storage_manager import Copied
 from tidemark.tier.stores.objects import StoreError
 from tidemark_broker.replication.threads import ThreadPool, ThreadsBusy, soon
 
@@ -46,21 +47,22 @@ class Uploads:
     def __contains__(self, segment_id: uuid.UUID) -> bool:
         return segment_id in self._running
 
-    async def run(self, upload: Upload, data: SegmentData) -> Copied:
-        """Upload a segment's objects in the copier's pool; return the storage manager's result.
+    async def run(self, upload: Upload, work: Callable[[], Copied]) -> Copied:
+        """Upload a segment's objects by ``work`` in the copier's pool; return the storage manager's
+        result.
 
         A running upload cannot be stopped. If the caller is cancelled or the upload fails, its
         objects are cleaned up after it has ended (:meth:`given_up`).
         """
         loop, segment_id = asyncio.get_running_loop(), upload.entry.segment_id
-        work = self._copier.submit(upload.tier.segments.copy_segment, upload.entry, data)
+        call = self._copier.submit(work)
         self._running.add(segment_id)
         # Also called if the upload is cancelled before it starts.
-        work.add_done_callback(lambda _: self._running.discard(segment_id))
+        call.add_done_callback(lambda _: self._running.discard(segment_id))
         try:
-            return await asyncio.wrap_future(work)
+            return await asyncio.wrap_future(call)
         except asyncio.CancelledError:
-            work.add_done_callback(lambda _: soon(loop, lambda: self.given_up(upload)))
+            call.add_done_callback(lambda _: soon(loop, lambda: self.given_up(upload)))
             raise
         except Exception:
             self.given_up(upload)

@@ -5,11 +5,13 @@ that a piece cuts is completed by the next piece. If only a part of a segment is
 bytes that contain it are read. Bytes are compared with the manifest's digests and the plan before
 they become rows.
 
-The current head decides about missing objects: below its log start they are expired data, otherwise
-the tier is corrupt.
+The current head decides about missing objects. Below its log start they are expired data. If it
+names other segments for the offsets, the planned ones were merged, and those are read instead.
+Otherwise the tier is corrupt.
 """
 
 import uuid
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -19,7 +21,7 @@ import pyarrow as pa
 from tidemark.message_text import count
 from tidemark.records.batch import BatchHeader, CorruptBatch
 from tidemark.records.read_committed import AbortedProducers, committed
-from tidemark.tier.metadata.queries import SegmentRange
+from tidemark.tier.metadata.queries import SegmentRange, TierOffsetOutOfRange
 from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.open import Tier
 from tidemark.tier.segments.auxiliary import Aux
@@ -45,6 +47,8 @@ from tidemark_pipeline.read.segment_window import (
 from tidemark_pipeline.read.tasks import RemoteTask
 
 PIECE_BYTES = 16 * 1024 * 1024
+#: A merged segment may be merged again during a long job, until it is too large for that.
+_REPLANS_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,10 @@ def read_task(
     has digests, that is before the first wrong row. Raises :class:`DataLoss` if segments have
     expired and ``fail_on_data_loss`` is set; otherwise their records are skipped.
     """
-    for part in task.ranges:
+    # Ranges that are still to be read, in order, with the number of times they were planned again.
+    ranges = deque((part, 0) for part in task.ranges)
+    while ranges:
+        part, replans = ranges.popleft()
         # One source for each segment, as its copy has its own leader epoch (tiered epoch) and
         # offsets.
         source = ByteSource(
@@ -90,12 +97,21 @@ def read_task(
             since_ms=selection.since_ms,
             columns=selection.columns,
         )
+        yielded = False
         try:
-            yield from _read_range(tier, part.entry, source, threads)
+            for batch in _read_range(tier, part.entry, source, threads):
+                yielded = True
+                yield batch
         # The reader's errors name an object; the job's error also names the offsets.
         except (ObjectDamaged, CorruptBatch) as error:
             raise _corrupt(tier, part.entry, source, error) from error
         except ObjectNotFound as error:
+            # The segment may have been merged after the plan was made. Only a segment that is read
+            # in one piece is, so nothing of it was returned yet.
+            replacing = () if yielded else _replacing(tier, topic_id, part, source)
+            if replacing and replans < _REPLANS_MAX:
+                ranges.extendleft((item, replans + 1) for item in reversed(replacing))
+                continue
             # An object may be missing because it expired after the plan was made.
             loss = _missing_object_error(tier, topic_id, part, source)
             if fail_on_data_loss or isinstance(loss, CorruptData):
@@ -245,6 +261,22 @@ def _corrupt(tier: Tier, entry: SegmentEntry, source: ByteSource, error: Excepti
         f"{source.topic}-{source.partition}, offsets {source.from_offset} to "
         f"{source.to_offset_inclusive}: {error}"
     )
+
+
+def _replacing(
+    tier: Tier, topic_id: uuid.UUID, part: SegmentRange, source: ByteSource
+) -> tuple[SegmentRange, ...]:
+    """Return the ranges of the segments that have replaced a missing one; () if none have."""
+    try:
+        _, ranges = tier.reader.plan(
+            topic_id, source.partition, part.from_offset, part.to_offset_inclusive + 1
+        )
+    # The records have expired meanwhile.
+    except TierOffsetOutOfRange:
+        return ()
+    is_complete = bool(ranges) and ranges[-1].to_offset_inclusive == part.to_offset_inclusive
+    is_named = any(item.entry.segment_id == part.entry.segment_id for item in ranges)
+    return ranges if is_complete and not is_named else ()
 
 
 def _missing_object_error(

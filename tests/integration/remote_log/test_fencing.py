@@ -173,7 +173,9 @@ async def test_upload_cancelled_before_it_began_is_forgotten(make_host: MakeHost
             1,
             Aux(offset_index=b"", time_index=b"", leader_epochs=b"", producer_snapshot=b""),
         )
-        waiting = asyncio.create_task(shared.uploads.run(upload, data))
+        waiting = asyncio.create_task(
+            shared.uploads.run(upload, lambda: upload.tier.segments.copy_segment(entry, data))
+        )
         await host.until(lambda: entry.segment_id in shared.uploads)
         # Cancelled before it began: there is nothing to delete or to wait for.
         waiting.cancel()

@@ -15,10 +15,12 @@ from tidemark.tier.maintenance.topic_restore import claim, restorable
 from tidemark.tier.metadata import transitions
 from tidemark.tier.metadata.head import Claim, new_head
 from tidemark.tier.metadata.manifest import LoadedHead
+from tidemark.tier.metadata.merging import merged_segment
 from tidemark.tier.metadata.segment import SegmentEntry, new_segment
 from tidemark.tier.metadata.topics import TopicObject
 from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.segments.auxiliary import AbortedRanges, Aux
+from tidemark.tier.segments.merged_segment import MergedSegment
 from tidemark.tier.segments.remote_storage_manager import SegmentData
 from tidemark.tier.stores.config import FilesystemConfig
 from tidemark.tier.stores.key_ring import NO_KEYS, KeyRing
@@ -173,6 +175,25 @@ class SmallTier:
             self.loaded, lambda h: transitions.finish_copy(h, self.by, entry, custom, digests)
         )
         self.entries.append(entry)
+        return entry
+
+    def merge(self, *parts: SegmentEntry) -> SegmentEntry:
+        """Replace adjacent segments by one, and delete their objects."""
+        ids, manifests = {part.segment_id for part in parts}, self.tier.manifests
+        entry = merged_segment(self.loaded.head, parts, segment_id=uuid.uuid4(), broker_id=1)
+        self.loaded = manifests.commit(
+            self.loaded, lambda head: transitions.start_merge(head, self.by, entry, ids)
+        )
+        merged = MergedSegment(self.tier.segments, parts, 4096)
+        copied = self.tier.segments.store_segment(entry, merged.log(), merged.aux)
+        custom, digests = copied.custom_metadata, copied.digests
+        self.loaded = manifests.commit(
+            self.loaded,
+            lambda head: transitions.finish_merge(
+                head, self.by, entry, ids, custom, digests, now_ms=0
+            ),
+        )
+        self.tier.segments.delete(parts)
         return entry
 
     def expire_to(self, offset: int) -> None:

@@ -29,9 +29,13 @@ def values(first: int, count: int) -> list[bytes]:
 
 
 def read(tier: SmallTier, **options: str) -> list[tuple[int, bytes]]:
+    return read_tasks(tier, plan(tier, options), **options)
+
+
+def read_tasks(tier: SmallTier, tasks: list[RemoteTask], **options: str) -> list[tuple[int, bytes]]:
     return [
         (int(row["offset"]), bytes(row["value"]))
-        for task in plan(tier, options)
+        for task in tasks
         for batch in segment_reader.read_task(
             tier.tier,
             "t",
@@ -111,6 +115,33 @@ def test_an_overlap_is_read_once(small_tier: SmallTier) -> None:
     assert small_tier.loaded.head.entries[1].segment_id == overlapping.segment_id
     assert small_tier.loaded.head.entries[1].from_offset == 10
     assert read(small_tier) == expected(0, 30)
+
+
+@pytest.mark.parametrize("bounds", [(0, 40), (13, 27), (35, 40)])
+def test_segments_that_were_merged_after_the_plan_are_read_once(
+    small_tier: SmallTier, bounds: tuple[int, int]
+) -> None:
+    """A long job finds its planned objects deleted, and reads the merged segment instead."""
+    start, end = bounds
+    segments = [small_tier.copy(values(number * 10, 10)) for number in range(4)]
+    tasks = plan(
+        small_tier, {"startingOffsets": f'{{"0": {start}}}', "endingOffsets": f'{{"0": {end}}}'}
+    )
+    merged = small_tier.merge(*segments[:3])
+    assert read_tasks(small_tier, tasks) == expected(start, end)
+    # The merged one is merged again.
+    small_tier.merge(merged, segments[3])
+    assert read_tasks(small_tier, tasks) == expected(start, end)
+    assert read(small_tier) == expected(0, 40)
+
+
+def test_a_missing_object_that_was_not_merged_is_corrupt(small_tier: SmallTier) -> None:
+    segments = [small_tier.copy(values(number * 10, 10)) for number in range(3)]
+    tasks = plan(small_tier, {})
+    small_tier.merge(*segments[:2])
+    small_tier.tier.segments.delete(segments[2:])
+    with pytest.raises(CorruptData, match="but the object is missing"):
+        read_tasks(small_tier, tasks)
 
 
 def test_batches_below_the_log_start_may_have_an_unknown_leader_epoch(

@@ -17,7 +17,11 @@ from tidemark.tier.metadata.transitions import abandon_copy, finish_copy, start_
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import TierReader
 from tidemark.tier.segments.auxiliary import Aux
-from tidemark.tier.segments.remote_storage_manager import RemoteStorageManager, SegmentData
+from tidemark.tier.segments.remote_storage_manager import (
+    Copied,
+    RemoteStorageManager,
+    SegmentData,
+)
 from tidemark.tier.stores.directory import DirectoryStore
 from tidemark.tiering import Tiering, TieringState
 from tidemark_broker.remote_log.uploads import Upload, Uploads, drop_if_unreferenced
@@ -42,6 +46,9 @@ class UploadPartition:
     @property
     def upload(self) -> Upload:
         return Upload(self.tier, TOPIC_ID, 0, self.entry)
+
+    def copy(self) -> Copied:
+        return self.tier.segments.copy_segment(self.entry, self.data)
 
     def commit(self, transition: Callable[[Head], Head]) -> None:
         self.loaded = self.tier.manifests.commit(self.loaded, transition)
@@ -149,7 +156,7 @@ async def test_a_cancelled_upload_is_cleaned_up_when_its_thread_ends(
     monkeypatch.setattr(place.tier.segments, "copy_segment", slow)
     copier, expiration = ThreadPool("copier", threads=1), ThreadPool("expiration", threads=1)
     uploads = Uploads(copier, expiration)
-    caller = asyncio.create_task(uploads.run(place.upload, place.data))
+    caller = asyncio.create_task(uploads.run(place.upload, place.copy))
     async with asyncio.timeout(10):
         await asyncio.to_thread(begun.wait)
         caller.cancel()

@@ -84,6 +84,37 @@ class RepairWorld:
             )
         return entry
 
+    def merge(self, *parts: SegmentEntry, delete: bool, finished: bool = True) -> SegmentEntry:
+        """Replace adjacent segments by one, and delete their objects."""
+        ids = {part.segment_id for part in parts}
+        start, end = parts[0].start_offset, parts[-1].end_offset_inclusive
+        entry: SegmentEntry = self.place.segment(start, end, size_bytes=SIZE * len(parts))
+        # The order of a merge: the entry, the objects, and one commit for all.
+        self.commit(lambda head: transitions.start_merge(head, ONE, entry, ids))
+        place, version = self.place, self.loaded.head.version
+        origin = encode_origin(entry, version, place.topic, place.topic_id, place.partition)
+        aux = Aux(
+            offset_index=b"",
+            time_index=b"",
+            leader_epochs=b"",
+            producer_snapshot=b"",
+            origin=origin,
+        )
+        log = [bytes(SIZE)] * len(parts)
+        copied = self.tier.segments.store_segment(entry, log, lambda: aux)
+        if finished:
+            self.commit(
+                lambda head: transitions.finish_merge(
+                    head, ONE, entry, ids, copied.custom_metadata, copied.digests, now_ms=1
+                )
+            )
+        # As after the delay: no object of a part is left.
+        if delete:
+            self.tier.segments.delete(parts)
+            due = queries.pending_deletes(self.loaded.head, {}, now_ms=2, delay_ms=0)
+            self.commit(lambda head: transitions.finish_delete(head, ONE, due))
+        return entry
+
     def expire(self, offset: int, *, delete: bool) -> None:
         self.commit(
             lambda head: transitions.expire_to(head, ONE, offset, now_ms=1, delete_delay_ms=0)
@@ -162,6 +193,54 @@ def test_every_earlier_version_is_detected_and_repaired(world: RepairWorld) -> N
         assert {f"{key}.log" for _, _, key in world.live()} <= set(world.memory.objects)
         # Copying continues.
         tier.manifests.commit(repaired, lambda head: head)
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["parts-there", "parts-deleted"])
+def test_merged_segments_replace_their_parts_in_every_earlier_version(
+    place: Any, memory: Any, tmp_path: Path, *, deleted: bool
+) -> None:
+    """An older head names segments whose objects were deleted after a merge."""
+    world = RepairWorld(place, memory, tmp_path)
+    entries = [world.copy(n * 10, n * 10 + 9) for n in range(4)]
+    first = world.merge(*entries[:3], delete=deleted)
+    world.copy(40, 49)
+    # Merged once more, together with the segment after it.
+    world.merge(first, entries[3], delete=deleted)
+    later = world.copy(50, 59)
+    objects, served = dict(memory.objects), [(0, 39), (40, 49), (50, 59)]
+    assert [row[:2] for row in world.live()] == served
+    for head, body in world.versions[:-1]:
+        memory.objects = {**objects, world.key: body}
+        tier = tier_on(memory)
+        with pytest.raises(HeadWentBack) as old:
+            world.load_knowing(tier)
+        head_repair.repair(tier, old.value, world.evidence(), now_ms=9)
+        live = world.live()
+        # Parts that are still there may serve their offsets again.
+        if deleted:
+            assert [row[:2] for row in live] == served, head.version
+        assert [row[0] for row in live[1:]] == [row[1] + 1 for row in live[:-1]], head.version
+        assert (live[0][0], live[-1][1]) == (0, 59), head.version
+        sweep(memory, delay_ms=0)
+        assert {f"{key}.log" for _, _, key in world.live()} <= set(memory.objects)
+        assert later.log_key in memory.objects
+
+
+def test_unfinished_merge_of_an_older_head_is_completed(
+    place: Any, memory: Any, tmp_path: Path
+) -> None:
+    """The older head names the merge as in progress, and its parts are deleted."""
+    world = RepairWorld(place, memory, tmp_path)
+    entries = [world.copy(n * 10, n * 10 + 9) for n in range(3)]
+    world.merge(*entries[:2], delete=True)
+    started = next(body for head, body in world.versions if head.merging is not None)
+    memory.objects[world.key] = started
+    tier = tier_on(memory)
+    with pytest.raises(HeadWentBack) as old:
+        world.load_knowing(tier)
+    head = head_repair.repair(tier, old.value, world.evidence(), now_ms=9).head
+    assert [row[:2] for row in world.live()] == [(0, 19), (20, 29)]
+    assert head.merging is head.copying is None
 
 
 def test_a_sweep_deletes_nothing_live_under_an_earlier_head(world: RepairWorld) -> None:

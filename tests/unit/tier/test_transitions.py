@@ -208,6 +208,108 @@ class TestCopy:
             transitions.start_copy(place.head(), ONE, place.segment(0, 9, Claim(0, 0)))
 
 
+class TestMerge:
+    @staticmethod
+    def started(place: Any, head: Head, parts: int) -> tuple[Head, SegmentEntry, frozenset[Any]]:
+        """Start a merge of the first segments, of ten offsets each."""
+        entry = place.segment(0, parts * 10 - 1, size_bytes=100 * parts)
+        ids = frozenset(e.segment_id for e in head.finished_entries[:parts])
+        return transitions.start_merge(head, ONE, entry, ids), entry, ids
+
+    @staticmethod
+    def lined(place: Any, count: int = 4) -> Head:
+        return copied(place.head(), *(place.segment(n * 10, n * 10 + 9) for n in range(count)))
+
+    def test_one_commit_replaces_the_parts(self, place: Any) -> None:
+        before = self.lined(place)
+        head, entry, ids = self.started(place, before, 3)
+        # Until then readers use the parts.
+        assert ranges(head, 0, 99) == ranges(before, 0, 99)
+        head = transitions.finish_merge(head, ONE, entry, ids, b"m", now_ms=70)
+        assert ranges(head, 0, 99) == [(0, 29), (30, 39)]
+        assert head.live_end == before.live_end
+        # The objects of the parts stay for the delay.
+        assert queries.pending_deletes(head, {}, now_ms=79, delay_ms=10) == ()
+        due = queries.pending_deletes(head, {}, now_ms=80, delay_ms=10)
+        assert {item.entry.segment_id for item in due} == ids
+        # Their location is recorded until they are deleted.
+        assert {item.entry.custom_metadata for item in due} == {b"x"}
+        head = transitions.finish_delete(head, ONE, due)
+        assert len(head.entries) == 2
+
+    def test_every_step_is_idempotent(self, place: Any) -> None:
+        head, entry, ids = self.started(place, self.lined(place), 3)
+        assert transitions.start_merge(head, ONE, entry, ids) is head
+        head = transitions.finish_merge(head, ONE, entry, ids, b"m", now_ms=70)
+        assert transitions.finish_merge(head, ONE, entry, ids, b"m", now_ms=99) is head
+        with pytest.raises(IllegalTransition, match="other custom metadata"):
+            transitions.finish_merge(head, ONE, entry, ids, b"y", now_ms=99)
+
+    def test_a_copy_may_run_beside_a_merge(self, place: Any) -> None:
+        head, entry, ids = self.started(place, self.lined(place), 3)
+        assert (head.merging, head.copying) == (entry, None)
+        new = place.segment(40, 49)
+        head = transitions.start_copy(head, ONE, new)
+        assert (head.merging, head.copying) == (entry, new)
+        head = transitions.finish_copy(head, ONE, new, b"x")
+        head = transitions.finish_merge(head, ONE, entry, ids, b"m", now_ms=70)
+        assert ranges(head, 0, 99) == [(0, 29), (30, 39), (40, 49)]
+
+    def test_only_one_merge_is_in_progress(self, place: Any) -> None:
+        head, _, _ = self.started(place, self.lined(place), 3)
+        with pytest.raises(IllegalTransition, match="abandon it first"):
+            self.started(place, head, 2)
+
+    def test_a_new_claim_gives_up_the_merge(self, place: Any) -> None:
+        head, entry, ids = self.started(place, self.lined(place), 3)
+        newer = claimed(head, Claim(2, 0))
+        assert newer.merging is None
+        assert ranges(newer, 0, 99) == ranges(head, 0, 99)
+        with pytest.raises(ManifestFenced):
+            transitions.finish_merge(newer, ONE, entry, ids, b"m", now_ms=70)
+        # The abandoned one is deleted like any marked segment.
+        due = queries.pending_deletes(newer, {}, now_ms=99, delay_ms=0)
+        assert [item.entry.segment_id for item in due] == [entry.segment_id]
+
+    def test_nothing_is_merged_unless_tiering_is_enabled(self, place: Any) -> None:
+        head, entry, ids = self.started(place, self.lined(place), 3)
+        retained = claimed(head, Claim(1, 1), TieringState.DISABLING, DisablePolicy.RETAIN)
+        with pytest.raises(IllegalTransition, match="nothing new is copied"):
+            transitions.finish_merge(retained, Claim(1, 1), entry, ids, b"m", now_ms=70)
+
+    @pytest.mark.parametrize("log_start", [1, 10, 15, 40])
+    def test_deleted_records_end_the_merge(self, place: Any, log_start: int) -> None:
+        """Deleted records would be in the store for longer."""
+        head, entry, ids = self.started(place, self.lined(place), 3)
+        head = expire(head, ONE, log_start)
+        with pytest.raises(IllegalTransition, match="they have changed"):
+            transitions.finish_merge(head, ONE, entry, ids, b"m", now_ms=70)
+        head = transitions.abandon_copy(head, ONE, entry, now_ms=70)
+        assert head.merging is head.copying is None
+
+    def test_sealed_parts_end_the_merge(self, place: Any) -> None:
+        head, entry, ids = self.started(place, self.lined(place), 3)
+        sealed = transitions.seal(head, "p0", 1)
+        assert sealed is not None
+        with pytest.raises(IllegalTransition, match="they have changed"):
+            transitions.finish_merge(sealed[0], ONE, entry, ids, b"m", now_ms=70)
+
+    def test_parts_must_be_adjacent_and_complete(self, place: Any) -> None:
+        head = self.lined(place)
+        entry = place.segment(0, 29)
+        first, second, third, fourth = (e.segment_id for e in head.finished_entries)
+        for ids in ({first, third}, {second, third, fourth}, {first, second}, {first}, set()):
+            with pytest.raises(IllegalTransition, match="they have changed"):
+                transitions.start_merge(head, ONE, entry, ids)
+
+    def test_a_merge_of_an_expired_line_counts_as_a_copy_to_abandon(self, place: Any) -> None:
+        head, entry, _ = self.started(place, self.lined(place), 3)
+        head = expire(head, ONE, 40)
+        assert head.copying == entry
+        head = transitions.abandon_copy(head, ONE, entry, now_ms=70)
+        assert copied(head, place.segment(40, 49)).live_end == (49, 1)
+
+
 class TestLine:
     def test_a_gap_is_rejected(self, place: Any) -> None:
         head = copied(place.head(), place.segment(0, 9))

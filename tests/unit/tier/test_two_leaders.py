@@ -51,12 +51,14 @@ class ModelSegment:
 
 @dataclass
 class Leader:
-    """View of one broker; ``copying`` is its upload in progress."""
+    """View of one broker; ``copying`` is its upload in progress, ``merging`` that of a merge with
+    the segments that it replaces."""
 
     claim: Claim
     state: TieringState
     policy: DisablePolicy | None
     copying: SegmentEntry | None = None
+    merging: tuple[SegmentEntry, frozenset[uuid.UUID]] | None = None
 
 
 class TwoLeaders(RuleBasedStateMachine):
@@ -259,7 +261,7 @@ class TwoLeaders(RuleBasedStateMachine):
 
     def take(self, by: Claim, *, enabled: bool) -> None:
         if by != self.holder:
-            self.mark(lambda known: known.state == "copying")
+            self.mark(lambda known: known.state in ("copying", "merging"))
         self.holder, self.enabled = by, enabled
 
     @rule(who=LEADERS, shift=st.sampled_from((0, 0, -1, -3, -6, 1)), length=st.integers(1, 12))
@@ -269,7 +271,9 @@ class TwoLeaders(RuleBasedStateMachine):
         start = max(0, self.head.next_copy_offset + shift)
         entry = self.segment(leader, start, start + length - 1)
         expected = self.refusal(leader.claim) or self.copy_refusal(entry)
-        if any(known.state == "copying" for known in self.known):
+        # A merge whose parts have all expired counts as a copy that is to be abandoned.
+        running = ("copying",) if self.live() else ("copying", "merging")
+        if any(known.state in running for known in self.known):
             expected = expected or IllegalTransition
         if self.attempt(lambda head: transitions.start_copy(head, leader.claim, entry), expected):
             self.known.append(ModelSegment(entry, entry.start_offset, leader.claim))
@@ -340,6 +344,76 @@ class TwoLeaders(RuleBasedStateMachine):
         if done:
             self.mark(lambda known: known.entry.segment_id == entry.segment_id)
             leader.copying = None
+
+    @rule(who=LEADERS, skip=st.integers(0, 2), count=st.integers(1, 3))
+    def start_merge(self, who: int, skip: int, count: int) -> None:
+        """Start to replace adjacent live segments, some of which may be sealed, trimmed, deleted
+        in part, or of another tiered epoch."""
+        leader, parts = self.leaders[who], self.live()[skip : skip + count]
+        if not parts:
+            return
+        start, end = parts[0].entry.start_offset, parts[-1].end
+        entry = self.segment(leader, start, end)
+        ids = frozenset(part.entry.segment_id for part in parts)
+        expected = self.refusal(leader.claim) or self.merge_refusal(entry, ids)
+        if any(known.state == "merging" for known in self.known):
+            expected = expected or IllegalTransition
+        by = leader.claim
+        if self.attempt(lambda head: transitions.start_merge(head, by, entry, ids), expected):
+            self.known.append(ModelSegment(entry, start, by, "merging"))
+            self.objects.add(entry.segment_id)
+            leader.merging = entry, ids
+
+    def merge_refusal(
+        self, entry: SegmentEntry, ids: frozenset[uuid.UUID]
+    ) -> type[ManifestError] | None:
+        in_head = {e.segment_id for e in self.head.entries}
+        parts = [known for known in self.live() if known.entry.segment_id in ids]
+        is_line = len(parts) == len(ids) and all(
+            part.entry.segment_id in in_head
+            and part.answers_from == part.entry.start_offset
+            and part.by.tiered_epoch == entry.tiered_epoch
+            for part in parts
+        )
+        deletes = entry.start_offset < self.log_start
+        return IllegalTransition if not self.enabled or not is_line or deletes else None
+
+    @rule(who=LEADERS)
+    def finish_merge(self, who: int) -> None:
+        leader = self.leaders[who]
+        if leader.merging is None:
+            return
+        (entry, ids), by, now = leader.merging, leader.claim, self.now
+        known = next((k for k in self.known if k.entry.segment_id == entry.segment_id), None)
+        expected = self.refusal(by) or self.merge_refusal(entry, ids)
+        if known is None or known.state != "merging":
+            expected = expected or IllegalTransition
+        done = self.attempt(
+            lambda head: transitions.finish_merge(head, by, entry, ids, b"m", now_ms=now), expected
+        )
+        if done and known is not None:
+            self.mark(lambda item: item.entry.segment_id in ids)
+            # It takes the place of its parts in the line.
+            self.known.remove(known)
+            behind = [k for k in self.known if k.state == "live" and k.end > known.end]
+            at = self.known.index(behind[0]) if behind else len(self.known)
+            known.state = "live"
+            self.known.insert(at, known)
+            leader.merging = None
+
+    @rule(who=LEADERS)
+    def abandon_merge(self, who: int) -> None:
+        leader, now = self.leaders[who], self.now
+        if leader.merging is None:
+            return
+        entry, _ = leader.merging
+        done = self.attempt(
+            lambda head: transitions.abandon_copy(head, leader.claim, entry, now_ms=now),
+            self.refusal(leader.claim),
+        )
+        if done:
+            self.mark(lambda known: known.entry.segment_id == entry.segment_id)
+            leader.merging = None
 
     @rule(who=LEADERS, forward=st.integers(-3, 15))
     def expire(self, who: int, forward: int) -> None:

@@ -5,7 +5,8 @@ since. Their objects, and pages that were sealed since, are still in the store. 
 the newest head in memory writes it again. Otherwise the lost entries are added to the older head:
 those of later pages, and those of complete copies whose auxiliary objects record a later head
 (``segment_origin``). A leader copies only committed records. So every complete copy that continues
-the line, in offsets and in leader epochs, up to the known end, belongs to it.
+the line, in offsets and in leader epochs, up to the known end, belongs to it. Segments that were
+merged and deleted since are replaced again.
 
 A repair needs a proof: every live segment of the new head is in the store with its size, and the
 line reaches the tier's end that the replica has on its disk. Without the proof nothing is written,
@@ -14,6 +15,7 @@ no lost segment is part of the log any more.
 """
 
 import contextlib
+import itertools
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -211,6 +213,9 @@ def _with_lost_entries(
             head = transitions.restore_entry(head, entry)
         except (IllegalTransition, Diverged):
             continue  # nothing new, expired, leaves a hole, or belongs to another history
+    # Segments of the older head that were merged since, and deleted.
+    for entry in later:
+        head = _with_merged(head, entry, store, now_ms=now_ms)
     # The restored segments must exist, and must reach the end that is known.
     store.check_live(head)
     if end is None:
@@ -220,6 +225,34 @@ def _with_lost_entries(
     # An upload in progress under the lost head is not continued.
     head = transitions.give_up_copying(head, now_ms=now_ms)
     return _claimed(replace(head, next_page=max(head.next_page, store.next_page)), evidence)
+
+
+def _with_merged(head: Head, merged: SegmentEntry, store: "_StoredObjects", *, now_ms: int) -> Head:
+    """Return the head with a merged segment in place of the segments that it replaced, if one of
+    them is missing in the store; else the head itself.
+    """
+    others = tuple(entry for entry in head.entries if entry.segment_id != merged.segment_id)
+    parts = [
+        entry
+        for entry in others
+        if entry.state is SegmentState.COPY_FINISHED
+        and merged.start_offset <= entry.start_offset
+        and entry.end_offset_inclusive <= merged.end_offset_inclusive
+    ]
+    if not parts or all(store.has(entry) for entry in parts):
+        return head
+    changed = transitions.replaced_by(
+        others,
+        replace(merged, from_offset=parts[0].from_offset),
+        {entry.segment_id for entry in parts},
+        now_ms=now_ms,
+    )
+    # Refused if a part of its offsets is served by a segment that it does not replace.
+    line = [entry for entry in changed if entry.state is SegmentState.COPY_FINISHED]
+    for entry, following in itertools.pairwise(line):
+        if following.from_offset != entry.end_offset_inclusive + 1:
+            return head
+    return replace(head, entries=changed)
 
 
 def _claimed(head: Head, evidence: Evidence) -> Head:
@@ -358,7 +391,8 @@ class _StoredObjects:
         """
         # An unfinished copy of this head may have been finished under a later one.
         known = {entry.key for entry, _ in queries.present_entries(head, self.pages)}
-        known -= {entry.key for entry in head.entries if entry.state is SegmentState.COPY_STARTED}
+        started = {e.key for e in head.entries if e.state is SegmentState.COPY_STARTED}
+        known -= started
         found = {entry.key: entry for entry in self._sealed_later() if entry.key in self._copies}
         for key in self._copies:
             if key in known or key in found:
@@ -366,11 +400,10 @@ class _StoredObjects:
             read = self._origin(key)
             if read is None:
                 continue
-            # The head that was found may name this copy as still in progress.
+            # The head that was found may name this copy or merge as still in progress.
             origin, entry = read
-            copying = head.copying is not None and head.copying.key == key
             # A copy that started under this head or an earlier one and is not named was given up.
-            if origin.head_version > self._head.version or copying:
+            if origin.head_version > self._head.version or key in started:
                 found[key] = entry
         live = (entry for key, entry in found.items() if key not in known)
         return sorted(live, key=lambda entry: (entry.start_offset, -entry.end_offset_inclusive))
@@ -384,12 +417,16 @@ class _StoredObjects:
                 except (PageNotFound, ManifestCorrupt):
                     continue
 
+    def has(self, entry: SegmentEntry) -> bool:
+        """Return whether both objects of a segment are in the store, with the log's size."""
+        return self._copies.get(entry.key, ("", -1))[1] == stored_log_bytes(entry)
+
     def check_live(self, head: Head) -> None:
         """Check that every live segment is in the store with its size. Raises Irreparable."""
         try:
             for entry in queries.live_segments(head, self.pages):
-                _, log_bytes = self._copies.get(entry.key, ("", -1))
-                if log_bytes != stored_log_bytes(entry):
+                if not self.has(entry):
+                    _, log_bytes = self._copies.get(entry.key, ("", -1))
                     what = "is missing" if log_bytes < 0 else f"has {log_bytes} bytes"
                     raise Irreparable(
                         f"{entry.log_key} with the offsets {entry.from_offset} to "

@@ -204,8 +204,21 @@ class Head:
 
     @property
     def copying(self) -> SegmentEntry | None:
-        """The copy under way, if any: never more than one."""
-        return next((e for e in self.entries if e.state is SegmentState.COPY_STARTED), None)
+        """The copy under way, if any: never more than one. A merge is no copy: it adds no
+        offset.
+        """
+        end = self.highest_remote_offset
+        return next((e for e in self._started if e.end_offset_inclusive > end), None)
+
+    @property
+    def merging(self) -> SegmentEntry | None:
+        """The merge under way, if any: never more than one."""
+        end = self.highest_remote_offset
+        return next((e for e in self._started if e.end_offset_inclusive <= end), None)
+
+    @property
+    def _started(self) -> tuple[SegmentEntry, ...]:
+        return tuple(e for e in self.entries if e.state is SegmentState.COPY_STARTED)
 
     @property
     def live_end(self) -> tuple[int, int] | None:

@@ -11,6 +11,8 @@ Rules (docs/explanation/architecture.md, invariants 5, 6, 8 and 10; docs/referen
   new segment answers; a hole, or another history, is refused.
 * Marking means moving the floor together with the log start offset: O(1).
 * An entry is removed only after it was marked.
+* A merge replaces adjacent live entries of the head by one entry of the same offsets, in one commit
+  that also marks them. It is refused if one of them has deleted records.
 
 Each check of a rule raises with the partition's name and the remedy. ManifestFenced means that a
 newer claim is in force, Diverged that this replica's log contradicts the tier (the prefix rule),
@@ -20,6 +22,7 @@ Each function returns the same head object when there is nothing to change, so t
 repeat it after an error whose outcome is not known.
 """
 
+import uuid
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -117,17 +120,7 @@ def start_copy(head: Head, by: Claim, entry: SegmentEntry) -> Head:
     known = _find(head, entry)
     if known == entry:
         return head
-    # The caller's mistakes: wrong epochs, wrong state, or a second copy at the same time.
-    if known is not None:
-        raise IllegalTransition(f"{head.name}: segment id {entry.segment_id} was used before")
-    if (entry.leader_epoch, entry.tiered_epoch) != (by.leader_epoch, by.tiered_epoch):
-        raise IllegalTransition(f"{head.name}: the entry's epochs are not those of the claim")
-    if entry.state is not SegmentState.COPY_STARTED:
-        raise IllegalTransition(f"{head.name}: a copy begins as COPY_STARTED")
-    if head.copying is not None:
-        raise IllegalTransition(
-            f"{head.name}: segment {head.copying.key} is still being copied; abandon it first"
-        )
+    _check_new(head, by, entry, known, head.copying)
     # Refuse before the upload what could not be finished after it.
     check_room(head)
     # Called for its checks only: ``finish_copy`` decides the first served offset.
@@ -147,20 +140,9 @@ def finish_copy(
     ``custom_metadata`` is the storage manager's, byte for byte (KIP-917); ``digests`` are those of
     the stored objects. Raises ManifestFenced, IllegalTransition, Diverged.
     """
-    check_holder(head, by)
-    check_copying_allowed(head)
-    known = _find(head, entry)
-    if known is None or known.state is SegmentState.DELETE_STARTED:
-        raise IllegalTransition(
-            f"{head.name}: the copy {entry.key} was given up meanwhile; copy again under a new id"
-        )
-    # A repetition after a lost answer changes nothing; anything else is a mistake of the caller.
-    if known.state is SegmentState.COPY_FINISHED:
-        if (known.custom_metadata, known.digests) == (custom_metadata, digests):
-            return head
-        raise IllegalTransition(
-            f"{head.name}: {entry.key} was finished with other custom metadata or digests"
-        )
+    known = _unfinished(head, by, entry, custom_metadata, digests)
+    if known is None:
+        return head
     # Segments may have been added or expired since COPY_STARTED, so the first offset that is served
     # from this one is determined again.
     start = answering_from(head, known)
@@ -177,8 +159,75 @@ def finish_copy(
     return replace(head, entries=(*others, finished), line_start_offset=line_start)
 
 
+def start_merge(head: Head, by: Claim, entry: SegmentEntry, parts: Collection[uuid.UUID]) -> Head:
+    """Record COPY_STARTED for the segment that is to replace the adjacent segments ``parts``.
+
+    One merge at a time, beside at most one copy. Raises ManifestFenced, IllegalTransition.
+    """
+    check_holder(head, by)
+    check_copying_allowed(head)
+    known = _find(head, entry)
+    if known == entry:
+        return head
+    _check_new(head, by, entry, known, head.merging)
+    check_room(head)
+    _check_replaced(head, entry, parts)
+    return replace(head, entries=(*head.entries, entry))
+
+
+def finish_merge(
+    head: Head,
+    by: Claim,
+    entry: SegmentEntry,
+    parts: Collection[uuid.UUID],
+    custom_metadata: bytes | None,
+    digests: Digests | None = None,
+    *,
+    now_ms: int,
+) -> Head:
+    """Record COPY_FINISHED for a merged segment, and DELETE_STARTED for those that it replaces.
+
+    Readers with an older head still find the replaced objects for ``remote.delete.delay.ms``.
+    Raises ManifestFenced, and IllegalTransition if a part was expired, deleted or sealed meanwhile.
+    """
+    known = _unfinished(head, by, entry, custom_metadata, digests)
+    if known is None:
+        return head
+    # Parts may have expired or been sealed since COPY_STARTED.
+    _check_replaced(head, known, parts)
+    finished = replace(
+        known,
+        state=SegmentState.COPY_FINISHED,
+        custom_metadata=custom_metadata,
+        digests=digests,
+    )
+    # In place of its parts, because entries are in the order of their offsets.
+    others = tuple(e for e in head.entries if e.segment_id != known.segment_id)
+    return replace(head, entries=replaced_by(others, finished, parts, now_ms=now_ms))
+
+
+def replaced_by(
+    entries: tuple[SegmentEntry, ...],
+    merged: SegmentEntry,
+    parts: Collection[uuid.UUID],
+    *,
+    now_ms: int,
+) -> tuple[SegmentEntry, ...]:
+    """Return the entries with ``parts`` marked, and the merged one in their place of the line."""
+    last = max(at for at, e in enumerate(entries) if e.segment_id in parts)
+    marked = tuple(
+        replace(e, state=SegmentState.DELETE_STARTED, marked_at_ms=now_ms)
+        if e.segment_id in parts
+        else e
+        for e in entries
+    )
+    return (*marked[: last + 1], merged, *marked[last + 1 :])
+
+
 def abandon_copy(head: Head, by: Claim, entry: SegmentEntry, *, now_ms: int) -> Head:
-    """Give up a copy: COPY_STARTED becomes DELETE_STARTED. A finished copy is not given up."""
+    """Give up a copy or a merge: COPY_STARTED becomes DELETE_STARTED. A finished one is not given
+    up.
+    """
     check_holder(head, by)
     known = _find(head, entry)
     if known is None or known.state is SegmentState.DELETE_STARTED:
@@ -491,6 +540,74 @@ def answering_from(head: Head, entry: SegmentEntry) -> int:
     # Contiguous offsets of another leader's history would still be wrong records.
     _check_history(head, entry, end, epoch)
     return max(entry.start_offset, end + 1)
+
+
+def _check_new(
+    head: Head,
+    by: Claim,
+    entry: SegmentEntry,
+    known: SegmentEntry | None,
+    running: SegmentEntry | None,
+) -> None:
+    """Raise for mistakes of the caller: wrong epochs, wrong state, or a second one at a time."""
+    if known is not None:
+        raise IllegalTransition(f"{head.name}: segment id {entry.segment_id} was used before")
+    if (entry.leader_epoch, entry.tiered_epoch) != (by.leader_epoch, by.tiered_epoch):
+        raise IllegalTransition(f"{head.name}: the entry's epochs are not those of the claim")
+    if entry.state is not SegmentState.COPY_STARTED:
+        raise IllegalTransition(f"{head.name}: a copy begins as COPY_STARTED")
+    if running is not None:
+        raise IllegalTransition(
+            f"{head.name}: segment {running.key} is still being copied; abandon it first"
+        )
+
+
+def _unfinished(
+    head: Head,
+    by: Claim,
+    entry: SegmentEntry,
+    custom_metadata: bytes | None,
+    digests: Digests | None,
+) -> SegmentEntry | None:
+    """Return the entry of a copy that is to be finished, None if it was finished alike before."""
+    check_holder(head, by)
+    check_copying_allowed(head)
+    known = _find(head, entry)
+    if known is None or known.state is SegmentState.DELETE_STARTED:
+        raise IllegalTransition(
+            f"{head.name}: the copy {entry.key} was given up meanwhile; copy again under a new id"
+        )
+    if known.state is not SegmentState.COPY_FINISHED:
+        return known
+    # A repetition after a lost answer changes nothing; anything else is a mistake of the caller.
+    if (known.custom_metadata, known.digests) == (custom_metadata, digests):
+        return None
+    raise IllegalTransition(
+        f"{head.name}: {entry.key} was finished with other custom metadata or digests"
+    )
+
+
+def _check_replaced(head: Head, entry: SegmentEntry, parts: Collection[uuid.UUID]) -> None:
+    """Raise unless ``parts`` are adjacent live segments of the head with all offsets of the
+    entry.
+
+    None may have deleted records, which would be in the store for longer than before.
+    """
+    found = [e for e in head.finished_entries if e.segment_id in parts]
+    # Of each part all offsets must be served from it, and the next one must continue it.
+    position = entry.start_offset
+    for part in found:
+        if part.from_offset != position or part.start_offset != position:
+            break
+        position = part.end_offset_inclusive + 1
+    is_complete = len(found) == len(parts) and position == entry.end_offset_inclusive + 1
+    same_epoch = all(part.tiered_epoch == entry.tiered_epoch for part in found)
+    if is_complete and same_epoch and entry.start_offset >= head.log_start_offset:
+        return
+    raise IllegalTransition(
+        f"{head.name}: {entry.key} cannot replace the segments {entry.start_offset} to "
+        f"{entry.end_offset_inclusive}: they have changed; merge those that are live"
+    )
 
 
 def check_marked(head: Head, entry: SegmentEntry) -> None:

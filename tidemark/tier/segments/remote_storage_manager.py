@@ -19,7 +19,7 @@ import itertools
 import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -98,24 +98,43 @@ class RemoteStorageManager:
         object contains the digests of its pieces. Raises ValueError if the local file cannot be
         read.
         """
+        with data.log.open("rb", buffering=0) as log:
+            parts = _parts(log.fileno(), data.size_bytes)
+            return self.store_segment(entry, parts, lambda: data.aux, compress=data.compress)
+
+    def store_segment(
+        self,
+        entry: SegmentEntry,
+        parts: Iterable[bytes],
+        aux_of: Callable[[], Aux],
+        *,
+        compress: bool = False,
+    ) -> Copied:
+        """Upload a segment from the parts of its log, as they are produced; see
+        :meth:`copy_segment`.
+
+        ``aux_of``: returns the auxiliary data once all parts were produced. Raises the iterator's
+        error.
+        """
         # The id is random, so its hash spreads segments evenly over the buckets.
         bucket = self._choose(entry)
         store = self._buckets[bucket]
         digest = LogDigest()
         key = DataKey.create(entry.key) if self.keys.active_id else None
-        with data.log.open("rb", buffering=0) as log:
-            parts = _parts(log.fileno(), data.size_bytes, digest)
-            # The first piece decides about all of them, so that the parts are read only once.
-            compress = data.compress and is_compressible(_first_piece(log.fileno(), data))
-            frames = FrameWriter(key, is_compressed=compress) if compress or key else None
-            store.put_stream(entry.log_key, parts if frames is None else frames.encode(parts))
+        # The first piece decides about all of them, so that the parts are read only once.
+        rest = _hashed(parts, digest)
+        first = _first_piece(rest) if compress else b""
+        compress = compress and is_compressible(first[:PIECE_BYTES])
+        log = itertools.chain((first,) if first else (), rest)
+        frames = FrameWriter(key, is_compressed=compress) if compress or key else None
+        store.put_stream(entry.log_key, log if frames is None else frames.encode(log))
         pieces = digest.finish()
         table = None if frames is None else frames.finish()
-        aux = pack(replace(data.aux, pieces=pieces, frames=table))
+        aux = pack(replace(aux_of(), pieces=pieces, frames=table))
         stored = aux if key is None else seal_aux(aux, key, self.keys)
         # The auxiliary object is last: a copy with both objects is complete.
         store.put(entry.aux_key, stored)
-        log_bytes = data.size_bytes if table is None else table.stored_bytes
+        log_bytes = entry.size_bytes if table is None else table.stored_bytes
         custom = encode_custom_metadata(
             bucket, log_bytes + len(stored), None if table is None else log_bytes
         )
@@ -277,8 +296,14 @@ def _delete_each(there: Sequence[tuple[ObjectStore, Sequence[str]]]) -> None:
         raise DeletesRefused(first.where, refused, reason=first.reason)
 
 
-def _parts(descriptor: int, size_bytes: int, digest: LogDigest) -> Iterator[bytes]:
-    """Yield exactly ``size_bytes`` of an open file, and hash them with ``digest``.
+def _hashed(parts: Iterable[bytes], digest: LogDigest) -> Iterator[bytes]:
+    for part in parts:
+        digest.update(part)
+        yield part
+
+
+def _parts(descriptor: int, size_bytes: int) -> Iterator[bytes]:
+    """Yield exactly ``size_bytes`` of an open file.
 
     A file that is shorter or cannot be read raises ValueError, because it is not the store's fault.
     An upload that ended early would otherwise look like a complete, shorter object.
@@ -292,16 +317,18 @@ def _parts(descriptor: int, size_bytes: int, digest: LogDigest) -> Iterator[byte
             raise ValueError(f"the file to be copied cannot be read: {error}") from error
         if not part:
             raise ValueError(f"the file has {position} of the {size_bytes} bytes to be copied")
-        digest.update(part)
         yield part
         position += len(part)
 
 
-def _first_piece(descriptor: int, data: SegmentData) -> bytes:
-    try:
-        return os.pread(descriptor, min(PIECE_BYTES, data.size_bytes), 0)
-    except OSError as error:
-        raise ValueError(f"the file to be copied cannot be read: {error}") from error
+def _first_piece(parts: Iterator[bytes]) -> bytes:
+    """Take parts until they have a whole piece."""
+    first = b""
+    for part in parts:
+        first += part
+        if len(first) >= PIECE_BYTES:
+            break
+    return first
 
 
 class StoredSegment(NamedTuple):
