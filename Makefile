@@ -175,7 +175,7 @@ bench-cold: $(ALL)
 bench-encryption: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.encryption
 
-# Size and read rate of segments that are compressed and encrypted in a local MinIO, and a rotation of their key. ROUNDS=9
+# Size and read rate of segments that are compressed and encrypted in a local MinIO, and a rotation of their key. ROUNDS=21
 .PHONY: bench-stored-forms
 bench-stored-forms: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.stored_forms $(if $(ROUNDS),--rounds $(ROUNDS))

@@ -56,7 +56,7 @@ class StoredForm:
 def main() -> None:
     """Print sizes, rates, and the result of a rotation."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--ranges", type=int, default=40, help="ranges of a round")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -132,6 +132,7 @@ def _copied(store: dict[str, object], log: Path, index: OffsetIndex, name: str) 
 
 def _print_reads(forms: dict[str, StoredForm], rounds: int, ranges: int) -> None:
     """Read the same random ranges of each form in turn, and print medians of the rounds."""
+    # Rates of this process, which shares the machine with the store.
     rates: dict[str, list[float]] = {name: [] for name in forms}
     cpu: dict[str, list[float]] = {name: [] for name in forms}
     for number in range(rounds + 1):
@@ -141,13 +142,17 @@ def _print_reads(forms: dict[str, StoredForm], rounds: int, ranges: int) -> None
             if number:
                 rates[name].append(size / 1e6 / seconds)
                 cpu[name].append(cpu_s / (size / 1e9))
-    plain = statistics.median(rates["as it is"])
     for name in forms:
-        rate = statistics.median(rates[name])
+        # Both rates of a round are of the same moment, so a change of the machine's load cancels.
+        ratios = sorted(
+            rate / plain for rate, plain in zip(rates[name], rates["as it is"], strict=True)
+        )
+        quarter = len(ratios) // 4
         print(
-            f"{name}: ranges of 1 MiB read at {rate:.0f} MB/s, {rate / plain:.2f} of the plain "
-            f"rate, {statistics.median(cpu[name]):.2f} CPU-s/GB "
-            f"(rounds {', '.join(f'{value:.0f}' for value in rates[name])})"
+            f"{name}: ranges of 1 MiB read at {statistics.median(rates[name]):.0f} MB/s, "
+            f"{statistics.median(ratios):.2f} of the plain rate of the same round (quartiles "
+            f"{ratios[quarter]:.2f} to {ratios[-1 - quarter]:.2f} of {len(ratios)} rounds), "
+            f"{statistics.median(cpu[name]):.2f} CPU-s/GB"
         )
 
 

@@ -275,7 +275,7 @@ class SegmentReader:
     def _fetch_run(self, run: Sequence[int]) -> Iterator[tuple[bytes, bytes]]:
         """Read adjacent chunks in one request, and check them.
 
-        Return each chunk and its stored form, in order. Raises ObjectDamaged if the object's length
+        Yield each chunk and its stored form, in order. Raises ObjectDamaged if the object's length
         or a digest differs from the manifest.
         """
         segments, frames = self._tier.segments, self._indexes().frames
@@ -283,7 +283,18 @@ class SegmentReader:
         stored = segments.fetch_stored(self._entry, start, end, frames)
         self._caches.count(tier_table.STORE_READS, 1)
         self._caches.count(tier_table.STORE_READ_BYTES, len(stored))
-        data = segments.decode(self._entry, stored, start, end, frames)
+        if frames is None:
+            self._check_pieces(start, end, stored)
+        # Frames are verified by their own digests when they are decoded, so pieces are not hashed.
+        at = 0
+        for number in run:
+            begin, behind = self._bounds(number)
+            part = stored[at : at + _stored_bytes(frames, begin, behind)]
+            at += len(part)
+            yield segments.decode(self._entry, part, begin, behind, frames), part
+
+    def _check_pieces(self, start: int, end: int, data: bytes) -> None:
+        """Check bytes of the log that are stored as they are. Raises ObjectDamaged."""
         # The object's length differs from the manifest's.
         if len(data) != end - start:
             raise self._damaged(
@@ -294,14 +305,6 @@ class SegmentReader:
             wrong = wrong_piece(data, start, self._indexes().pieces)
             if wrong is not None:
                 raise self._damaged(f"its digest differs at byte {wrong}")
-        at = 0
-        for number in run:
-            begin, behind = self._bounds(number)
-            chunk = data[begin - start : behind - start]
-            size = _stored_bytes(frames, begin, behind)
-            # Without frames the chunk is its stored form.
-            yield chunk, chunk if frames is None else stored[at : at + size]
-            at += size
 
     def _load_about(self, offset: int, max_bytes: int, position: int | None) -> int:
         """Load what a read will need in one request, which the index shows except for a large

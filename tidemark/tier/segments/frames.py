@@ -2,14 +2,17 @@
 
 The log of a segment is stored byte for byte, or as frames. A frame has one piece of the log, of
 ``PIECE_BYTES`` (the last one may be shorter). It can be decoded without the other frames, so a
-ranged read of the log becomes a ranged read of the object. Digests are of the log's own bytes.
+ranged read of the log becomes a ranged read of the object. Digests in manifests are of the log's
+own bytes.
 
 A compressed piece is one frame of Zstandard (RFC 8878) with its size. The object of a log that is
 not encrypted is therefore a file that ``zstd -d`` unpacks. Encryption comes after compression.
 
 The auxiliary object has the table of frames: codec u8 (0 none, 1 zstd), cipher u8 (0 none, 1
-AES-256-GCM), reserved u16, and for each frame its size u32 and CRC-32C u32. Most of Zstandard's
-damage shows in the digest of the piece. The CRC also finds changes that unpack to the same bytes.
+AES-256-GCM), reserved u16, and for each frame its size u32. The SHA-256 of all frames follow, if
+they are not encrypted; the tags of encrypted ones prove as much. Readers that verify a frame need
+not hash its piece, which may be seven times as large. A digest of the stored bytes also finds
+changes that unpack to the same piece.
 """
 
 import itertools
@@ -19,13 +22,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import cramjam
-import google_crc32c
 
-from tidemark.tier.segments.integrity import PIECE_BYTES
+from tidemark.records.batch import Buffer
+from tidemark.tier.segments.integrity import DIGEST_BYTES, PIECE_BYTES, digest_of, split_pieces
 from tidemark.tier.segments.sealing import DataKey
 
 _HEAD = struct.Struct(">BBH")
-_ROW_VALUES = 2
+_SIZE = struct.Struct(">I")
 _NONE, _ZSTD, _AES_GCM = 0, 1, 1
 #: Level of Zstandard: its default, the usual balance of speed and size.
 _LEVEL = 3
@@ -38,14 +41,14 @@ class Frames:
     """Table of a stored log's frames.
 
     ``starts``: position of each frame in the object, and the size of the object at the end.
-    ``crcs``: CRC-32C of each frame. ``key`` decrypts them, None if they are not encrypted; it is
+    ``digests``: SHA-256 of each frame, none if they are encrypted. ``key`` decrypts them; it is
     known once the auxiliary object was decrypted.
     """
 
     is_compressed: bool
     is_encrypted: bool
     starts: "array[int]"
-    crcs: "array[int]"
+    digests: tuple[bytes, ...]
     key: DataKey | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -54,21 +57,22 @@ class Frames:
         codec, cipher, _ = _HEAD.unpack_from(data)
         if codec not in (_NONE, _ZSTD) or cipher not in (_NONE, _AES_GCM):
             raise ValueError(f"frames of codec {codec} and cipher {cipher}")
-        count, rest = divmod(len(data) - _HEAD.size, 4 * _ROW_VALUES)
+        is_encrypted = cipher == _AES_GCM
+        row_bytes = _SIZE.size + (0 if is_encrypted else DIGEST_BYTES)
+        count, rest = divmod(len(data) - _HEAD.size, row_bytes)
         if rest:
             raise ValueError(f"{len(data)} bytes are no table of frames")
-        values = struct.unpack_from(f">{_ROW_VALUES * count}I", data, _HEAD.size)
-        starts = array("Q", itertools.accumulate(values[::_ROW_VALUES], initial=0))
-        crcs = array("I", values[1::_ROW_VALUES])
-        return cls(codec == _ZSTD, cipher == _AES_GCM, starts, crcs)
+        sizes_end = _HEAD.size + count * _SIZE.size
+        sizes = (size for (size,) in _SIZE.iter_unpack(data[_HEAD.size : sizes_end]))
+        starts = array("Q", itertools.accumulate(sizes, initial=0))
+        return cls(codec == _ZSTD, is_encrypted, starts, split_pieces(data[sizes_end:]))
 
     def encode(self) -> bytes:
         """Return the bytes that ``parse`` reads."""
         sizes = (end - start for start, end in itertools.pairwise(self.starts))
-        values = itertools.chain.from_iterable(zip(sizes, self.crcs, strict=True))
         codec, cipher = int(self.is_compressed) * _ZSTD, int(self.is_encrypted) * _AES_GCM
         head = _HEAD.pack(codec, cipher, 0)
-        return head + struct.pack(f">{_ROW_VALUES * len(self.crcs)}I", *values)
+        return b"".join((head, *map(_SIZE.pack, sizes), *self.digests))
 
     @property
     def stored_bytes(self) -> int:
@@ -76,13 +80,18 @@ class Frames:
         return self.starts[-1]
 
     @property
+    def count(self) -> int:
+        """Number of frames in the table, one for each piece of the log."""
+        return len(self.starts) - 1
+
+    @property
     def memory_bytes(self) -> int:
         """Approximate memory of the table."""
-        return 12 * len(self.starts) + 200
+        return 8 * len(self.starts) + 80 * len(self.digests) + 200
 
     def fits(self, log_bytes: int) -> bool:
         """Return whether these are the frames of a log of this size."""
-        return len(self.crcs) == -(-log_bytes // PIECE_BYTES)
+        return self.count == -(-log_bytes // PIECE_BYTES)
 
     def stored_range(self, start: int, end: int) -> tuple[int, int]:
         """Return the range of the object with the bytes ``start`` to ``end`` of the log."""
@@ -96,44 +105,47 @@ class Frames:
         """
         # The range is rounded to whole pieces, because a frame is decoded as a whole.
         first, past = start // PIECE_BYTES, -(-end // PIECE_BYTES)
-        begin, finish = first * PIECE_BYTES, min(past * PIECE_BYTES, log_bytes)
         offset = self.starts[first]
         if len(stored) != self.starts[past] - offset:
             raise ValueError(f"it has no bytes from {offset + len(stored)} to {self.starts[past]}")
-        # Frames are decoded into one buffer, so that each byte is copied once more only.
-        pieces = bytearray(finish - begin)
+        pieces: list[Buffer] = []
         for number in range(first, past):
             frame = stored[self.starts[number] - offset : self.starts[number + 1] - offset]
-            at = (number - first) * PIECE_BYTES
-            size = min(PIECE_BYTES, len(pieces) - at)
+            size = min(PIECE_BYTES, log_bytes - number * PIECE_BYTES)
             try:
-                self._decode_frame(number, frame, memoryview(pieces)[at : at + size])
+                pieces.append(self._decode_frame(number, frame, size))
             except ValueError as error:
                 raise ValueError(f"frame {number} at byte {self.starts[number]}: {error}") from None
-        return bytes(memoryview(pieces)[start - begin : end - begin])
+        # Only the first and the last piece are cut. Usually a chunk of a cache is one whole piece.
+        if end % PIECE_BYTES:
+            pieces[-1] = memoryview(pieces[-1])[: end - (past - 1) * PIECE_BYTES]
+        if start % PIECE_BYTES:
+            pieces[0] = memoryview(pieces[0])[start - first * PIECE_BYTES :]
+        return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
 
-    def _decode_frame(self, number: int, frame: bytes, piece: memoryview) -> None:
-        """Write the piece of one frame into ``piece``, which has its size. Raises ValueError."""
-        # The cheapest check first; it also finds changes that decode to the same bytes.
-        if google_crc32c.value(frame) != self.crcs[number]:
-            raise ValueError("its checksum differs")
+    def _decode_frame(self, number: int, frame: bytes, size: int) -> bytes | bytearray:
+        """Return the piece of ``size`` bytes that a frame has. Raises ValueError."""
         data = frame
+        # The tag of an encrypted frame proves what the digest of another one does.
         if self.is_encrypted:
             if self.key is None:
                 raise ValueError("it is encrypted, and the auxiliary object is not")
             data = self.key.open(number + 1, frame)
+        elif digest_of(frame) != self.digests[number]:
+            raise ValueError("its digest differs")
         # The size of the piece is known, so a frame can neither unpack to more nor to less.
         if not self.is_compressed:
-            if len(data) != len(piece):
-                raise ValueError(f"it has {len(data)} bytes of {len(piece)}")
-            piece[:] = data
-            return
+            if len(data) != size:
+                raise ValueError(f"it has {len(data)} bytes of {size}")
+            return data
+        piece = bytearray(size)
         try:
-            size = cramjam.zstd.decompress_into(data, piece)
+            found = cramjam.zstd.decompress_into(data, piece)
         except cramjam.DecompressionError as error:
             raise ValueError(f"it cannot be decompressed: {error}") from error
-        if size != len(piece):
-            raise ValueError(f"it has {size} bytes of {len(piece)}")
+        if found != size:
+            raise ValueError(f"it has {found} bytes of {size}")
+        return piece
 
 
 class FrameWriter:
@@ -144,7 +156,7 @@ class FrameWriter:
         self._key = key
         self._is_compressed = is_compressed
         self._starts = array("Q", [0])
-        self._crcs = array("I")
+        self._digests: list[bytes] = []
 
     def encode(self, parts: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the frames of a log that arrives in parts of any size."""
@@ -161,14 +173,16 @@ class FrameWriter:
     def finish(self) -> Frames:
         """Return the table of the frames."""
         encrypts = self._key is not None
-        return Frames(self._is_compressed, encrypts, self._starts, self._crcs, self._key)
+        digests = tuple(self._digests)
+        return Frames(self._is_compressed, encrypts, self._starts, digests, self._key)
 
     def _frame(self, piece: bytes) -> bytes:
-        number = len(self._crcs)
+        number = len(self._starts) - 1
         data = _compressed(piece) if self._is_compressed else piece
         # Numbers of frames start at 1: the key encrypts the auxiliary object as number 0.
         frame = data if self._key is None else self._key.seal(number + 1, data)
-        self._crcs.append(google_crc32c.value(frame))
+        if self._key is None:
+            self._digests.append(digest_of(frame))
         self._starts.append(self._starts[-1] + len(frame))
         return frame
 

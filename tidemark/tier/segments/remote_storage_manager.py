@@ -214,7 +214,7 @@ class RemoteStorageManager:
         except AuxCorrupt as error:
             raise damaged(entry, entry.aux_key, where, str(error)) from error
         if aux.frames is not None and not aux.frames.fits(entry.size_bytes):
-            what = f"its table has {len(aux.frames.crcs)} frames, not those of the log"
+            what = f"its table has {aux.frames.count} frames, not those of the log"
             raise damaged(entry, entry.aux_key, where, what)
         return aux
 
