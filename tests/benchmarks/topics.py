@@ -33,7 +33,7 @@ POLL_S = 0.5
 TIMEOUT_S = 900.0
 CONNECTIONS = 16
 WRITES = {"POST", "PUT", "PATCH", "DELETE", "APPLY"}
-KINDS = ("topics", "partitionslices", "brokers", "clusters", "events", "leases")
+KINDS = ("topics", "partitionslices", "brokers", "clusters", "events", "leases", "exports")
 _REQUESTS = re.compile(r"^apiserver_request_total\{(?P<labels>[^}]*)\} (?P<count>\S+)$")
 
 
