@@ -258,6 +258,9 @@ def exported_text(spec: dict[str, Any]) -> str:
     topics = spec.get("topics")
     if topics is None:
         return str(spec["topicRef"]["name"])
+    if "selector" in topics:
+        labels = topics["selector"]["matchLabels"]
+        return ",".join(f"{name}={value}" for name, value in labels.items())
     return str(topics.get("pattern") or count(len(topics["names"]), "topic"))
 
 

@@ -6,7 +6,7 @@ Pure: pydantic models in, frozen dataclasses out.
 import dataclasses
 import datetime as dt
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tidemark.export_job import Hidden, OptionPlace, Order
 from tidemark.reasons import Reason
@@ -45,6 +45,7 @@ from tidemark_operator.resources.export import (
     ExportSource,
     ExportSpec,
     ExportTable,
+    ExportTopics,
     ReadTier,
     SchemaRegistry,
     TableFormat,
@@ -60,6 +61,8 @@ LISTENER = "PLAINTEXT"
 BOOTSTRAP = "bootstrap"
 #: Brokers in a job's bootstrap list: one of them is enough to find the others.
 BOOTSTRAP_MAX = 8
+#: Limit of all names of topics in an order.
+NAMES_BYTES_MAX = 65_536
 LETTERS_SUFFIX = "_dead_letters"
 #: Keys of a User's Secret, by the option of the source that names their file.
 _CERTIFICATE = {
@@ -158,13 +161,15 @@ class Surroundings:
     """Inputs of an order other than the Export.
 
     ``topic``: None for an Export of many topics. ``brokers``: listeners of the brokers that serve.
-    ``user``: returns a User by its key.
+    ``user``: returns a User by its key. ``labelled``: returns the names of the topics whose Topics
+    have all of some labels.
     """
 
     topic: TopicInfo | None
     cluster: Cluster
     brokers: tuple[tuple[Endpoint, ...], ...]
     user: Callable[[str], UserInfo | None]
+    labelled: Callable[[Mapping[str, str]], list[str]]
 
 
 class _Unusable(Exception):
@@ -260,7 +265,7 @@ class _Order:
             assert self._around.topic is not None
             self.source["topic"] = self._around.topic.name
         elif topics.pattern is None:
-            self.source["subscribe"] = ",".join(topics.names)
+            self.source["subscribe"] = ",".join(self._selected(topics))
         else:
             try:
                 re.compile(topics.pattern)
@@ -270,6 +275,25 @@ class _Order:
                     waits=False,
                 ) from error
             self.source["subscribePattern"] = topics.pattern
+
+    def _selected(self, topics: ExportTopics) -> Sequence[str]:
+        """Return the names of topics. Raises ``_Unusable`` for none, and for too many."""
+        names: Sequence[str] = topics.names
+        if topics.selector is not None:
+            names = sorted(self._around.labelled(topics.selector.match_labels))
+        if not names:
+            raise _Unusable(
+                "no Topic has the labels in spec.topics.selector. Add them to Topics", waits=True
+            )
+        # The order is one variable of the environment, whose size Linux limits to 128 KiB.
+        size = sum(len(name) + 1 for name in names)
+        if size > NAMES_BYTES_MAX:
+            raise _Unusable(
+                f"the names of {len(names)} topics have {size} bytes, {NAMES_BYTES_MAX} are "
+                "allowed. Use spec.topics.pattern, or several Exports",
+                waits=False,
+            )
+        return names
 
     def read_tier(self) -> None:
         """Set the place of the segments."""

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import time
+from collections.abc import Mapping
 
 from tidemark.ids import id_text
 from tidemark.reasons import Reason
@@ -213,7 +214,19 @@ class ExportReconciler:
             cluster=Cluster.parse(Cluster.known_part(cluster)),
             brokers=tuple(broker.listeners for broker in services.state.live_brokers()),
             user=self._user,
+            labelled=self._labelled,
         )
+
+    def _labelled(self, labels: Mapping[str, str]) -> list[str]:
+        """Return the names of the topics whose Topics have all these labels."""
+        services = self._services
+        found = []
+        for topic in services.state.topics.values():
+            body = services.objects.get(TOPIC.key(topic.key)) or {}
+            own = (body.get("metadata") or {}).get("labels") or {}
+            if topic.deletion_ms is None and labels.items() <= own.items():
+                found.append(topic.name)
+        return found
 
     def _user(self, key: str) -> UserInfo | None:
         body = self._services.objects.get(USER.key(key))

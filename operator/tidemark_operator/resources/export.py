@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from tidemark_operator.resources.broker_pod import Labels
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.config_rules import cel_list
 from tidemark_operator.resources.export_pod import ExportJob, SecretValue, SecretValues
@@ -338,13 +339,20 @@ class Continuous(SpecModel):
     """Time between commits while there are new records. At least 1s. Default: 60s."""
 
 
+class TopicSelector(SpecModel):
+    """Selection of Topics by their labels, like a selector of Kubernetes."""
+
+    match_labels: Annotated[Labels, Field(min_length=1, max_length=16)]
+    """Labels that a Topic must have, with these values."""
+
+
 class ExportTopics(SpecModel):
     """Topics of an Export of many topics. Each has a table of its own."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            rule="has(self.names) != has(self.pattern)",
-            message="topics needs exactly one of names and pattern",
+            rule="[has(self.names), has(self.pattern), has(self.selector)].exists_one(one, one)",
+            message="topics needs exactly one of names, pattern and selector",
         ),
     )
 
@@ -359,6 +367,8 @@ class ExportTopics(SpecModel):
     pattern: Annotated[str | None, Field(min_length=1, max_length=1024)] = None
     """Regular expression that matches the whole name of a topic. Internal topics never match. A
     topic that is created later is exported, too."""
+    selector: TopicSelector | None = None
+    """Topics of the namespace by their labels. The job restarts when the selection changes."""
 
 
 class ExportSpec(SpecModel):

@@ -153,7 +153,8 @@ def next_topic(states: Iterable[TopicExportState], now_s: float) -> TopicExportS
 def report_of(states: Sequence[TopicExportState]) -> TopicsReport:
     """Return the counts of all topics, and the worst ones by name."""
     failing = [state for state in states if state.reported_failure]
-    behind = [state for state in states if not state.reported_failure and state.lag]
+    # A topic that had no turn yet may have any number of records.
+    behind = [state for state in states if not state.reported_failure and state.lag != 0]
     # Failing topics first, then the largest lag.
     failing.sort(key=lambda state: state.table.topic)
     behind.sort(key=lambda state: (-(state.lag or 0), state.table.topic))

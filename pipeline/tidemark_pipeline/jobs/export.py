@@ -269,6 +269,8 @@ class TopicBatches:
         # Error of the batch that failed, otherwise None. Spark's own error contains only its text.
         self.failure: BaseException | None = None
         self._freshness = Freshness()
+        # End of each partition, at the last query.
+        self._ends: Mapping[int, int] = {}
         # Guards the survey's connections and the progress: batches run in a thread of Spark,
         # queries of the topic's end in the job's own.
         self._lock = threading.Lock()
@@ -403,11 +405,16 @@ class TopicBatches:
             check_topic(exported, str(part.topic_id or ""))
         return parts
 
-    def observe_end(self) -> None:
-        """Query the topic's end, for lag and freshness of the progress."""
+    def observe_end(self) -> bool:
+        """Query the topic's end, for lag and freshness of the progress.
+
+        Returns whether the table ends elsewhere. A log that ends below it has lost records.
+        """
         with self._lock:
             now = self.progress
             self.progress = self._progress_after(now.commits, now.written, now.exported)
+            offsets = now.exported.offsets
+            return any(offsets.get(partition) != end for partition, end in self._ends.items())
 
     def report_lag(self) -> None:
         """Query the topic's end and report the lag.
@@ -425,6 +432,7 @@ class TopicBatches:
         """Query the topic's current ends and return the progress, with lag and freshness."""
         parts = self._current_parts(exported)
         ends = {part.partition: end for part, end in self._survey.ends(parts).items()}
+        self._ends = ends
         # A partition that the table does not contain counts as read up to its log start.
         new = [part for part in parts if part.partition not in exported.offsets]
         starts = {part.partition: e.log_start for part, e in self._survey.extents(new).items()}

@@ -278,6 +278,7 @@ class TopicsExport:
         """Commit the next batch of a topic; return whether its table still lacks records."""
         options = {n: v for n, v in self._given.items() if n.lower() not in _SELECTING}
         options["topic"] = topic.state.table.topic
+        has_news = True
         if topic.batches is None:
             own = survey.of_topics(topic_options(options, streaming=True))
             topic.table = self._open_table(session, topic.state.table, options)
@@ -286,7 +287,7 @@ class TopicsExport:
             if self._every_s is None and topic.until is None:
                 topic.until = topic.batches.next_range(limited=False).ends
         else:
-            topic.batches.observe_end()
+            has_news = topic.batches.observe_end()
         before, batches = topic.batches.progress, topic.batches
 
         def commit() -> bool:
@@ -295,8 +296,6 @@ class TopicsExport:
             batches.commit(read_batch(session, options, batch), batch.ends)
             return not batch.is_last
 
-        # Without lag, a table of no partitions is the only one that can lack something.
-        has_news = before.lag > 0 or not before.exported.offsets
         is_behind = retry_late_workers(commit) if has_news else False
         topic.progress = batches.progress
         with self._changed:
@@ -324,9 +323,8 @@ class TopicsExport:
             if not topic.state.reported_failure
         ]
         known = [ms for ms in times if ms is not None]
-        is_partial = any(
-            topic.progress is None and not topic.state.reported_failure for topic in topics
-        )
+        # Topics that had no turn yet count as behind, in the report of topics.
+        is_unknown = not found and bool(times)
         rows, letters = (
             sum(number or 0 for number in numbers)
             for numbers in (
@@ -338,8 +336,7 @@ class TopicsExport:
             topics=report,
             commits=commits,
             written=written,
-            # Until each topic had a turn, the sum would be too low.
-            lag=None if is_partial else sum(progress.lag for progress in found),
+            lag=None if is_unknown else sum(progress.lag for progress in found),
             counts=RowCounts(rows, letters),
             current_ms=None if len(known) < len(times) else min(known, default=None),
         )

@@ -222,6 +222,11 @@ ACCEPTED |= {
     "export of named topics": export(
         topicRef=None, topics={"names": ["a", "b.c"]}, table={"name": "{topic}.rows"}
     ),
+    "export of labelled topics": export(
+        topicRef=None,
+        topics={"selector": {"matchLabels": {"lake": "yes"}}},
+        table={"name": "lake.{topic}"},
+    ),
     "export of Avro by its text": export(
         table={"schema": {"format": "avro", "definition": "{}", "evolution": "grow"}}
     ),
@@ -768,11 +773,11 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "export of many topics by name and by pattern": (
         export(topicRef=None, topics={"pattern": "a", "names": ["a"]}, table={"name": "a.{topic}"}),
-        "topics needs exactly one of names and pattern",
+        "topics needs exactly one of names, pattern and selector",
     ),
     "export of no topics": (
         export(topicRef=None, topics={}, table={"name": "a.{topic}"}),
-        "topics needs exactly one of names and pattern",
+        "topics needs exactly one of names, pattern and selector",
     ),
     "export of many topics to one table": (
         export(topicRef=None, topics={"pattern": "a.*"}),

@@ -246,7 +246,8 @@ class ShellWorld:
 
     def make_topic(self, name: str = "t", *, replicas: int = 1, **spec: Any) -> Json:
         base = {"clusterRef": {"name": "main"}, "partitions": 1, "replicationFactor": replicas}
-        return self.make(TOPIC, name, base | spec)
+        metadata = spec.pop("metadata", {})
+        return self.make(TOPIC, name, base | spec, metadata=metadata)
 
     def make_user(self, name: str = "alice", **spec: Any) -> Json:
         return self.make(USER, name, {"clusterRef": {"name": "main"}} | spec)

@@ -499,3 +499,27 @@ async def test_export_of_many_topics_needs_no_topic(world: ShellWorld) -> None:
     # Another Export with the same template has other topics.
     await reconcile(world, "y")
     assert ready(world, "y")[1] == "JobStarting"
+
+
+async def test_topics_are_selected_by_their_labels(world: ShellWorld) -> None:
+    """A Topic that gets the label later is exported by the next job."""
+    spec = {"topics": {"selector": {"matchLabels": {"lake": "yes"}}}}
+    world.make_export(topic=None, table={"name": "lake.{topic}"}, **spec)
+    await reconcile(world)
+    assert ready(world) == ("False", "SourceUnusable")
+    world.make_topic("labelled", metadata={"labels": {"lake": "yes", "other": "x"}})
+    world.make_topic("unlabelled", metadata={"labels": {"lake": "no"}})
+    await reconcile(world)
+    assert order(world)["subscribe"] == "labelled"
+    world.jobs.run(X, 1, lag=0)
+    world.make_topic("later", metadata={"labels": {"lake": "yes"}})
+    await reconcile(world)
+    assert "stop x-1" in world.journal
+    del world.jobs.seen[X, 1]
+    await settle(world)
+    # Move the end into the past, so that the pause before the next run is over.
+    begun = {**run_of(world), "endTime": "2020-01-01T00:00:00Z"}
+    status = {**world.known(EXPORT, "x")["status"], "run": begun}
+    await world.services.client.replace_status(EXPORT, world.key(EXPORT, "x"), status)
+    await reconcile(world)
+    assert order(world)["subscribe"] == "labelled,later"

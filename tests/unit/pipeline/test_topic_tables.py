@@ -106,6 +106,8 @@ def test_report_has_failing_topics_then_the_largest_lags() -> None:
     states[7] = replace(states[7], table=replace(states[7].table, problem="the same table"))
     report = report_of(states)
     assert (report.total, report.failing, report.behind) == (30, 2, 27)
+    # A topic without a turn is behind, too.
+    assert report_of([replace(ONE, lag=None), replace(ONE, lag=0)]).behind == 1
     assert [topic.topic for topic in report.worst[:4]] == ["t03", "t07", "t29", "t28"]
     assert report.worst[1].failure == "the same table"
     assert len(report.worst) == 20

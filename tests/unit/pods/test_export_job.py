@@ -64,6 +64,7 @@ def surroundings(**fields: Any) -> Surroundings:
         "user": lambda _: UserInfo(
             key="ns/alice", uid="u", username="alice", generation=1, mechanism=2
         ),
+        "labelled": lambda labels: ["lake", "a"] if labels == {"lake": "yes"} else [],
     }
     return Surroundings(**base | fields)
 
@@ -405,6 +406,7 @@ def test_missing_source_is_a_problem_that_waits() -> None:
     [
         ({"names": ["a", "b.c"]}, {"subscribe": "a,b.c"}),
         ({"pattern": "orders-.*"}, {"subscribePattern": "orders-.*"}),
+        ({"selector": {"matchLabels": {"lake": "yes"}}}, {"subscribe": "a,lake"}),
     ],
 )
 def test_job_of_many_topics_selects_them_itself(
@@ -418,6 +420,25 @@ def test_job_of_many_topics_selects_them_itself(
     assert {n: v for n, v in source.items() if n in ("topic", *selected)} == selected
     assert found.order.table["table"] == "lake.{topic}"
     assert TableOptions.of(found.order.table).table == "lake.{topic}"
+
+
+@pytest.mark.parametrize(
+    ("labelled", "message", "waits"),
+    [
+        ([], "no Topic has the labels", True),
+        (["t" * 249] * 300, "the names of 300 topics have 75000 bytes, 65536 are allowed", False),
+    ],
+)
+def test_selection_of_no_topics_or_of_too_many_is_reported(
+    labelled: list[str], message: str, waits: bool
+) -> None:
+    many = body(topics={"selector": {"matchLabels": {"a": "b"}}}, table={"name": "lake.{topic}"})
+    del many["spec"]["topicRef"]
+    around = surroundings(topic=None, labelled=lambda _: labelled)
+    found = desired_job(many, around, JobDefaults())
+    assert isinstance(found, Problem)
+    assert message in found.message
+    assert found.waits is waits
 
 
 def test_invalid_pattern_of_topics_is_refused() -> None:
