@@ -11,6 +11,9 @@ import yaml
 
 from tidemark_operator.leadership.lease import LeaseTimes
 
+#: Longest timeout of brokers: the control protocol sends it in ms, as an int32.
+_TIMEOUT_MAX_S = 86_400
+
 
 class BadSettings(ValueError):
     """The operator cannot start with these settings; the message names one."""
@@ -69,10 +72,11 @@ class OperatorSettings:
     def __post_init__(self) -> None:
         if not self.namespace:
             raise BadSettings("namespace is missing. Set the namespace to manage")
-        if self.session_timeout_s < 1:
-            raise BadSettings("session-timeout-s must be at least 1")
-        if self.suspect_timeout_s and self.suspect_timeout_s < 1:
-            raise BadSettings("suspect-timeout-s must be 0 or at least 1")
+        # Written so that NaN fails, too.
+        if not 1 <= self.session_timeout_s <= _TIMEOUT_MAX_S:
+            raise BadSettings(f"session-timeout-s must be 1 to {_TIMEOUT_MAX_S}")
+        if self.suspect_timeout_s and not 1 <= self.suspect_timeout_s <= _TIMEOUT_MAX_S:
+            raise BadSettings(f"suspect-timeout-s must be 0, or 1 to {_TIMEOUT_MAX_S}")
         try:
             LeaseTimes.of_duration(self.lease_duration_s)
         except ValueError as error:
@@ -94,8 +98,8 @@ _HELP = {
     "lease-name": "name of the Lease that elects the operator",
     "lease-duration-s": "seconds until another operator takes over from a dead one",
     "session-timeout-s": "seconds until a broker without heartbeats is fenced",
-    "suspect-timeout-s": "seconds until a broker without heartbeats is fenced from which another "
-    "broker cannot fetch either (0: only session-timeout-s applies)",
+    "suspect-timeout-s": "seconds until a broker without heartbeats is fenced if another broker "
+    "cannot fetch from it either (0: only session-timeout-s applies)",
     "resync-s": "seconds between complete relists and reconciliations",
     "stand-still-s": "seconds without a reconciliation after which /healthz fails",
     "allowed-endpoints": "comma-separated storage endpoint hosts that may be link-local or cloud "

@@ -287,6 +287,7 @@ def _group(body: dict[str, Any]) -> str:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"replicas": 3}, "replicas"),
     ({"operator": {"replicas": 0}}, r"/operator/replicas.*minimum"),
+    ({"operator": {"suspectTimeoutSeconds": 0.5}}, r"/operator/suspectTimeoutSeconds"),
     ({"operator": {"logLevel": "LOUD"}}, r"/operator/logLevel.*must be one of"),
     ({"metrics": {"rules": {"runbookUrl": "docs"}}}, r"/metrics/rules/runbookUrl.*pattern"),
     ({"control": {"exposeAs": "Ingress"}}, r"/control/exposeAs.*must be one of"),

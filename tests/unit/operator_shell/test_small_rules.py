@@ -95,10 +95,17 @@ def test_settings_that_cannot_work_are_refused_by_name() -> None:
         ({"metrics": "nonsense"}, "nonsense"),
         ({"lease_duration_s": "soon"}, "lease-duration-s"),
         ({"lease_duration_s": 0}, "lease-duration-s"),
+        ({"session_timeout_s": 0}, "session-timeout-s"),
+        ({"session_timeout_s": "nan"}, "session-timeout-s"),
+        # In ms it would not fit into the response to a registration.
+        ({"session_timeout_s": 3e6}, "session-timeout-s"),
+        ({"suspect_timeout_s": 0.5}, "suspect-timeout-s"),
+        ({"suspect_timeout_s": "inf"}, "suspect-timeout-s"),
         ({"colour": "red"}, "colour"),
     ):
         with pytest.raises(BadSettings, match=name):
             settings_of(values)
+    assert settings_of({"suspect_timeout_s": 0}).suspect_timeout_s == 0
 
 
 def test_formatted_address_parses_to_itself() -> None:
