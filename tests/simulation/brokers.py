@@ -164,7 +164,8 @@ class _Heartbeats:
         last_s = self._loop.time()
         connection: Connection | None = None
         while not self._stopping:
-            self._clock.stall.beat(self._loop.time())
+            sent_s = self._loop.time()
+            self._clock.stall.beat(sent_s)
             try:
                 # A connection per failure: a reset is the usual way to learn that the controller is
                 # dead.
@@ -177,7 +178,7 @@ class _Heartbeats:
                 # Answers are handled on the main loop, which may be stalled while heartbeats
                 # continue.
                 self._main.call_soon(self._answered, answer)
-                await self._pause(target.interval_s)
+                await self._pause(max(0.0, sent_s + target.interval_s - last_s))
             except OSError as error:
                 if connection is not None:
                     await connection.close()
@@ -201,7 +202,7 @@ class _Heartbeats:
             want_shut_down=self.want_shut_down,
             session_token=self._target.session_token,
             interval_ms=round(self._target.interval_s * 1000),
-            unresponsive=self.unresponsive,
+            unresponsive=() if self._clock.is_blocked else self.unresponsive,
         )
 
     async def _pause(self, seconds: float) -> None:

@@ -235,7 +235,7 @@ class ControlClient:
             # A disk may have failed while the registration was in progress. Its proof is void then.
             if self._has_lost_records:
                 raise SessionEnded("records were lost during the registration")
-            stack.callback(self._start_heartbeat(address, *timeouts_s).stop)
+            stack.callback(self._stop_heartbeat, self._start_heartbeat(address, *timeouts_s))
             # From here on the session counts as established.
             self.connected = True
             self._last_failed = None
@@ -447,6 +447,11 @@ class ControlClient:
         thread.start()
         return thread
 
+    def _stop_heartbeat(self, thread: HeartbeatThread) -> None:
+        """Stop the heartbeats at the end of their session."""
+        thread.stop()
+        self._clock.stall.session_ended(time.monotonic())
+
     def snapshot_applied(self, controller_epoch: int) -> None:
         """Report an applied full snapshot with an immediate heartbeat."""
         if self._heartbeat is not None:
@@ -470,8 +475,10 @@ class ControlClient:
         # A late answer of an earlier session must not affect this one.
         if thread is not self._heartbeat:
             return
-        # For the next heartbeat: the thread must not read the fetchers itself.
-        thread.unresponsive = self._manager.unresponsive_leaders()
+        # For the next heartbeat: the thread must not read the fetchers itself. If this loop was
+        # blocked, responses may be waiting in the sockets.
+        is_current = not self._clock.is_blocked
+        thread.unresponsive = self._manager.unresponsive_leaders() if is_current else ()
         try:
             check(answer.error_code, "heartbeat")
         except SessionEnded as error:
@@ -483,8 +490,8 @@ class ControlClient:
         if not answer.is_fenced:
             self.unfenced.set()
         # If this process was paused for long enough, the controller may have elected other leaders
-        # meanwhile. Only a session that started after the stall may confirm
-        # this broker's roles, and only once this broker has applied that session's full snapshot.
+        # meanwhile. Only a session that started after the stall may confirm this broker's roles,
+        # and only once this broker has applied that session's full snapshot.
         in_force = not answer.is_fenced and thread.snapshot_controller_epoch >= 0
         if in_force and not self._clock.stall.confirmed(self._heartbeat_of_s):
             self._end_session(SessionEnded("this process was paused for too long"))

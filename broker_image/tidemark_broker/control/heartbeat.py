@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 #: Fine enough for sessions of seconds. Each tick wakes an idle broker.
 _TICK_S = 0.2
 _MS_MAX = 2**31 - 1
+#: Age of the loop's last turn from which the loop counts as blocked.
+_BLOCKED_MS = 500
 _RETRY_S = 0.2
 #: Interval while unfencing is expected, which may happen at any moment.
 SOON_S = 0.5
@@ -47,6 +49,11 @@ class LoopClock:
     def age_ms(self) -> int:
         """Age of the last turn in ms."""
         return min(max(0, int((time.monotonic() - self.turned_s) * 1000)), _MS_MAX)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Return whether the loop has not turned for a while, so what it knows may be outdated."""
+        return self.age_ms() > _BLOCKED_MS
 
     async def run(self) -> None:
         """Update the clock until cancelled."""
@@ -89,7 +96,7 @@ class HeartbeatTarget:
 
     @property
     def pause_max_s(self) -> float:
-        """Longest pause of this process, in seconds, in which the controller fences it surely not.
+        """Longest pause of this process, in seconds, that is too short to be fenced for.
 
         The controller's time counts from the last heartbeat, which precedes the pause by up to an
         interval.
@@ -174,11 +181,14 @@ class HeartbeatThread:
             try:
                 with self._connect() as connection:
                     while not self._stopping.is_set():
-                        self._clock.stall.beat(time.monotonic())
+                        sent_s = time.monotonic()
+                        self._clock.stall.beat(sent_s)
                         self._beat(connection)
                         last_answer_s = time.monotonic()
-                        # Wakes at a kick, and at once if the controller closes the connection.
-                        connection.wait(self._kicked, self._pause_s())
+                        # Wakes at a kick, and at once if the controller closes the connection. The
+                        # interval counts from the request, so a slow response delays no heartbeat.
+                        left_s = sent_s + self._pause_s() - last_answer_s
+                        connection.wait(self._kicked, max(0.0, left_s))
             except (OSError, FrameError) as error:
                 if self._stopping.is_set():
                     return
@@ -221,7 +231,8 @@ class HeartbeatThread:
                 want_shut_down=self.want_shut_down,
                 certificates=self._target.dialer.files.contexts().digest,
                 interval_ms=round(self._target.interval_s * 1000),
-                unresponsive=self.unresponsive,
+                # A blocked loop cannot withdraw its reports.
+                unresponsive=() if self._clock.is_blocked else self.unresponsive,
             ),
             control.BrokerHeartbeatResponse,
             self._target.answer_s,

@@ -4,6 +4,9 @@ import asyncio
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from tests.certificates import dialer, files_of
 from tests.kafka_listener import KafkaListener
@@ -12,6 +15,7 @@ from tidemark.tls.identity import TlsIdentity
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import decode_request, encode_response, peek_request
+from tidemark_broker.control import heartbeat
 from tidemark_broker.control.heartbeat import HeartbeatTarget, HeartbeatThread, LoopClock
 
 CLUSTER = "c"
@@ -73,13 +77,17 @@ async def test_heartbeats_continue_and_report_a_blocked_loop(tmp_path: Path) -> 
             answered=answered.append,
             lost=lambda _: stop.set(),
         )
+        thread.unresponsive = (2,)
         thread.start()
         async with asyncio.timeout(5):
             while not answered:  # noqa: ASYNC110  set from a thread's callback
                 await asyncio.sleep(0.01)
-        time.sleep(0.6)  # noqa: ASYNC251  the loop is blocked: that is the test
+        time.sleep(0.8)  # noqa: ASYNC251  the loop is blocked: that is the test
         # Heartbeats continued, and report how long the loop has not turned.
-        assert max(beat.loop_age_ms for beat in beats) > 300
+        assert max(beat.loop_age_ms for beat in beats) > 600
+        # The loop cannot withdraw what it has reported, so this ends.
+        assert beats[0].unresponsive == (2,)
+        assert not any(beat.unresponsive for beat in beats if beat.loop_age_ms > 600)
         thread.stop()
         ticking.cancel()
         # A blocked loop alone does not end the session.
@@ -161,6 +169,43 @@ async def test_fenced_broker_retries_soon(tmp_path: Path) -> None:
         await unfenced.wait()
     assert beats == 3
     assert thread._pause_s() == 3600, "afterwards there is time"
+    thread.stop()
+    await asyncio.to_thread(thread.join)
+    await listener.close()
+
+
+async def test_a_slow_response_does_not_delay_the_next_heartbeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller counts from the heartbeat that it has received, not from its response."""
+    late_s = 0.0
+    second = asyncio.Event()
+
+    async def serve(connection: KafkaConnection) -> None:
+        nonlocal late_s
+        while True:
+            frame = await connection.read_frame()
+            if late_s:
+                second.set()
+            # Heartbeats are due every hour, and this response takes one.
+            late_s = 3600.0
+            answer = control.BrokerHeartbeatResponse(
+                error_code=0, is_fenced=False, should_shut_down=False, controller_epoch=1
+            )
+            connection.write(encode_response(answer, peek_request(frame)[2]))
+
+    shifted = SimpleNamespace(monotonic=lambda: time.monotonic() + late_s)
+    monkeypatch.setattr(heartbeat, "time", shifted)
+    listener = await KafkaListener(serve).start("127.0.0.1", 0, tls=controller_files(tmp_path))
+    thread = HeartbeatThread(
+        target(listener.port, 4 * 3600, tmp_path),
+        LoopClock(),
+        answered=lambda _: None,
+        lost=lambda _: None,
+    )
+    thread.start()
+    async with asyncio.timeout(10):
+        await second.wait()
     thread.stop()
     await asyncio.to_thread(thread.join)
     await listener.close()

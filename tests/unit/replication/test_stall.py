@@ -75,6 +75,46 @@ def test_a_blocked_loop_whose_heartbeats_continue_is_no_stall_within_its_limit()
     assert stall.must_be_silent(100.5 + LOOP_MAX_S)
 
 
+def test_any_number_of_heartbeats_is_no_pause() -> None:
+    """A session of 300 s with a suspect timeout of 1 s has 1,200. A controller that refuses
+    connections is retried every 0.2 s.
+    """
+    stall = awake_at(100.0)
+    for number in range(280):
+        stall.beat(100.0 + number / 10)
+    assert not stall.must_be_silent(128.0)
+
+
+def test_a_heartbeat_that_was_begun_before_a_pause_is_recorded_after_it() -> None:
+    stall = awake_at(100.0)
+    # The loop wakes up first. The thread has read its clock before the pause.
+    stall.turned(105.0)
+    stall.beat(101.0)
+    stall.beat(112.0)
+    assert not stall.must_be_silent(114.5)
+
+
+def test_a_blocked_loop_without_a_session_is_no_stall_within_its_limit() -> None:
+    stall = awake_at(100.0)
+    stall.session_ended(101.0)
+    # No heartbeats are sent, since no controller answers.
+    assert not stall.must_be_silent(130.0)
+    assert stall.must_be_silent(131.5)
+    # The next session has the shorter limit again.
+    stall.turned(130.0)
+    stall.limit(pause_max_s=PAUSE_MAX_S, loop_max_s=LOOP_MAX_S)
+    assert stall.must_be_silent(139.5)
+
+
+def test_a_pause_in_which_the_session_ended_counts() -> None:
+    stall = awake_at(100.0)
+    # The process was paused from 100 to 110. The end of its session is the first thing it sees.
+    stall.session_ended(110.0)
+    assert stall.must_be_silent(110.0)
+    stall.turned(110.1)
+    assert not stall.confirmed(90.0)
+
+
 def test_a_pause_is_found_if_the_heartbeat_thread_wakes_up_first() -> None:
     stall = awake_at(100.0)
     stall.beat(101.0)
