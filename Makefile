@@ -19,7 +19,7 @@ ADDRESS ?= localhost:8000
 # newer release than the pinned one, and then refuse it because its hash is unknown.
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: kafka-kills demo up cli spark plots readers test test-all test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-all bench-latency bench-cold bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
+.PHONY: kafka-kills demo up cli spark columnar plots readers test test-all test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-all bench-latency bench-cold bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-executors bench-scale bench-install reproducible \
   simulate fuzz histories full-disk export-kills export-many pipeline-proof release sbom pins crds argocd pages docs site conformance compatibility
 .DEFAULT_GOAL := demo
 
@@ -60,6 +60,10 @@ cli: $(RUN)
 
 # Packages of `tidemark spark`; the demo installs them itself, in the background.
 spark: $(SPARK)
+
+# Optional jar with which Spark reads the data source as columns, in PySpark's folder of jars (needs a JDK).
+columnar: $(SPARK)
+	@$(BIN)/python -m tools.columnar_jar
 
 # Packages that draw the plots of examples/12-delays-by-hour and of examples/notebooks (about 100 MB on disk).
 plots: $(PLOTS)
@@ -206,10 +210,11 @@ kafka-kills: $(ALL)
 	@KAFKA_KILLS=1 $(BIN)/python -m pytest -q -s --timeout 3600 tests/integration/kafka_engine/test_killed_at_every_call.py
 
 # The example of an export to Iceberg; exports whose processes are killed at each step of a commit, or superseded by another job.
-# ROUNDS: repetitions (1). TABLE: iceberg (the default), iceberg-upsert, delta, delta-upsert, or all.
+# ROUNDS: repetitions (1). TABLE: iceberg (the default), iceberg-upsert, delta, delta-upsert, or all. EXECUTORS=1: on two workers, whose
+# executors are killed, too.
 export-kills: $(ALL)
 	@EXPORT_EXAMPLE=1 $(BIN)/python -m pytest -q e2e/test_examples.py e2e/test_exports.py -k "10-export or 11-export or exports"
-	@$(BIN)/python -m tests.export_kills $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(TABLE),--table $(TABLE))
+	@$(BIN)/python -m tests.export_kills $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(TABLE),--table $(TABLE)) $(if $(EXECUTORS),--executors)
 
 # Compares Spark and an export to Iceberg with confluent-kafka while workers and brokers are killed and tiering is switched.
 # RECORDS: approximate number (5000000). TIER=s3: on MinIO. ONLY: scenarios whose names contain this.
@@ -249,6 +254,10 @@ export-many: $(ALL) $(SPARK)
 # Rows per CPU-second on Spark, compared with its own Kafka source. ONLY='100 bytes, lz4': some loads; MEGABYTES: of each (200).
 bench-pipeline: $(ALL) $(SPARK)
 	@$(BIN)/python -m tests.benchmarks.pipeline $(if $(ONLY),--only '$(ONLY)') $(if $(MEGABYTES),--megabytes $(MEGABYTES))
+
+# Work of each executor when one and when two workers of a standalone Spark cluster read a topic.
+bench-executors: $(ALL) $(SPARK)
+	@$(BIN)/python -m tests.benchmarks.executors $(if $(MEGABYTES),--megabytes $(MEGABYTES))
 
 bench-scale: $(ALL)
 	@$(BIN)/python -W ignore -m tests.benchmarks.scale

@@ -1,4 +1,7 @@
-"""A local Spark session that has the ``tidemark`` source and binds to the loopback only.
+"""A Spark session that has the ``tidemark`` source: on this machine, or on executors of a cluster.
+
+A local session binds to the loopback only. With a ``master`` the driver stays in this process and
+executors run the tasks. They run the same interpreter path, which must have this package.
 
 Spark prints several lines to standard error before any log level applies, so the JVM gets a file
 for its standard error. Failures are raised in Python. PySpark also prints each refused query there,
@@ -14,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
@@ -29,6 +33,11 @@ SHORT_JOB = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 #: of Spark's threads with rows. The batches that they access were written by Arrow, too.
 UNCHECKED_ARROW = "-Darrow.enable_unsafe_memory_access=true"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_EXECUTOR_JAVA_OPTIONS = "spark.executor.extraJavaOptions"
+#: Optional jar (``tools/columnar_jar.py``), and its extension of a session.
+COLUMNAR_JAR = "tidemark-columnar.jar"
+_COLUMNAR = "io.tidemark.spark.ColumnarReads"
+_EXTENSIONS = "spark.sql.extensions"
 #: Loggers to which PySpark also writes the exceptions that it raises.
 _TWICE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
@@ -38,12 +47,14 @@ def local_session(
     name: str,
     *,
     cores: int = 2,
+    master: str | None = None,
     log: Path | None = None,
     short: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """Yield a session on ``cores`` threads of this machine; it is stopped at the end.
 
+    ``master``: URL of a cluster, whose executors have ``cores`` threads each.
     ``log`` receives the output of the JVM and its Python workers (default: this process's standard
     error). ``short`` is for a job of seconds: the JVM compiles little and optimises nothing.
     ``settings``: more of Spark's configuration, such as a table format's packages and catalogs.
@@ -56,10 +67,12 @@ def local_session(
         PySparkLogger.getLogger(logger).disabled = True
     # Workers must run the interpreter that has this package, whatever the PATH says.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    # Executors on other machines must reach the driver.
+    if master is None or LOOPBACK in master:
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-spark-"))
-        conf = _settings(name, cores, scratch)
+        conf = _settings(name, cores, master, scratch)
         # Settings of the caller override the defaults.
         for key, value in (settings or {}).items():
             conf.set(key, value)
@@ -68,6 +81,11 @@ def local_session(
         conf.set("spark.sql.variable.substitute", "false")
         java = [UNCHECKED_ARROW, conf.get(_JAVA_OPTIONS, ""), SHORT_JOB if short else ""]
         conf.set(_JAVA_OPTIONS, " ".join(filter(None, java)))
+        if master is not None:
+            java = [UNCHECKED_ARROW, conf.get(_EXECUTOR_JAVA_OPTIONS, "")]
+            conf.set(_EXECUTOR_JAVA_OPTIONS, " ".join(filter(None, java)))
+        if _has_columnar_jar(conf):
+            conf.set(_EXTENSIONS, ",".join(filter(None, [conf.get(_EXTENSIONS, ""), _COLUMNAR])))
         gateway = None
         # A JVM that this process has started before is reused, and keeps its standard error.
         if log is not None and SparkContext._gateway is None:
@@ -84,22 +102,25 @@ def local_session(
             session.stop()
 
 
-def _settings(name: str, cores: int, scratch: str) -> SparkConf:
-    """Return the default Spark configuration of a local session.
+def _has_columnar_jar(conf: SparkConf) -> bool:
+    """Return whether the jar that reads columns is among Spark's own jars or the session's."""
+    named = [Path(jar).name for jar in conf.get("spark.jars", "").split(",")]
+    return COLUMNAR_JAR in named or (Path(pyspark.__file__).parent / "jars" / COLUMNAR_JAR).exists()
+
+
+def _settings(name: str, cores: int, master: str | None, scratch: str) -> SparkConf:
+    """Return the default Spark configuration of a session.
 
     ``scratch``: folder for Spark's temporary files.
     """
-    return SparkConf().setAll(
+    conf = SparkConf().setAll(
         [
-            ("spark.master", f"local[{cores}]"),
+            ("spark.master", master or f"local[{cores}]"),
             ("spark.app.name", name),
             ("spark.ui.enabled", "false"),
             ("spark.ui.showConsoleProgress", "false"),
-            ("spark.driver.host", LOOPBACK),
-            ("spark.driver.bindAddress", LOOPBACK),
             ("spark.sql.warehouse.dir", scratch),
             ("spark.local.dir", scratch),
-            ("spark.sql.shuffle.partitions", str(cores)),
             ("spark.log.level", "ERROR"),
             ("spark.sql.session.timeZone", "UTC"),
             ("spark.python.daemon.module", "tidemark_pipeline.daemon"),
@@ -107,6 +128,14 @@ def _settings(name: str, cores: int, scratch: str) -> SparkConf:
             ("spark.python.authenticate.socketTimeout", "120s"),
         ]
     )
+    if master is None or LOOPBACK in master:
+        conf.set("spark.driver.host", LOOPBACK).set("spark.driver.bindAddress", LOOPBACK)
+    if master is None:
+        return conf.set("spark.sql.shuffle.partitions", str(cores))
+    # An executor that is about to be lost hands over its shuffle data first, as on spot nodes.
+    conf.set("spark.executor.cores", str(cores)).set("spark.decommission.enabled", "true")
+    conf.set("spark.storage.decommission.enabled", "true")
+    return conf.set("spark.storage.decommission.shuffleBlocks.enabled", "true")
 
 
 # ------------------------------------------------------------ Progress

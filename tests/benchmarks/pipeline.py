@@ -2,11 +2,11 @@
 
 The same records are in a tiered topic of ours, of which the brokers keep everything too, and on
 Apache Kafka. In turn a Spark driver reads all of it: by ``tidemark`` (tier, and the tail from
-brokers; all columns, and those three that the query needs), by ``kafka`` from our broker, and by
-``kafka`` from Apache Kafka. Counted are the CPU-seconds of the driver's JVM, its Python workers and
-the brokers together, and wall time; each driver has read it some times before. Every read's sums
-must be what was produced. Each round reads a few records, too: what that costs is what a query
-costs whatever it reads, and the rest is what rows cost.
+brokers; all columns, those three that the query needs, and all columns with the optional jar), by
+``kafka`` from our broker, and by ``kafka`` from Apache Kafka. Counted are the CPU-seconds of the
+driver's JVM, its Python workers and the brokers together, and wall time; each driver has read it
+some times before. Every read's sums must be what was produced. Each round reads a few records, too:
+what that costs is what a query costs whatever it reads, and the rest is what rows cost.
 
 Then what an export to Iceberg costs and how fresh its table is (:mod:`tests.benchmarks.exports`).
 Last, without Spark: how long a plan over a long manifest takes.
@@ -39,8 +39,11 @@ from tidemark.tier.stores.directory import DirectoryStore
 from tidemark_devcluster import processes
 from tidemark_devcluster.toolchain.maven import ensure_jars, spark_kafka
 from tidemark_pipeline.export.formats import Format
+from tidemark_pipeline.session import COLUMNAR_JAR
+from tools.columnar_jar import build
 
 OURS, NARROW = "tidemark", "tidemark, three columns"
+COLUMNAR = "tidemark, columnar jar"
 BROKER, APACHE = "kafka source, our broker", "kafka source, Apache Kafka"
 PARTITIONS = 2
 KEY_BYTES = 8
@@ -280,13 +283,13 @@ def compare(name: str, load: PipelineLoad, rounds: int, kafka_jars: Path) -> str
             "wall time)"
             for other in (BROKER, APACHE)
         )
-        for label in (OURS, NARROW)
+        for label in (OURS, NARROW, COLUMNAR)
     )
 
 
 @contextmanager
 def started(load: PipelineLoad, kafka_jars: Path) -> Iterator[Mapping[str, PipelineSide]]:
-    """The three, with all records where they are read."""
+    """The five, with all records where they are read."""
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-pipeline-")))
 
@@ -301,15 +304,21 @@ def started(load: PipelineLoad, kafka_jars: Path) -> Iterator[Mapping[str, Pipel
         their_topic = theirs.topic(PARTITIONS)
         load.produce(theirs.bootstrap, their_topic)
         sides = {}
-        # Two drivers of ours: all columns, and only those that the query needs.
-        for label, columns in ((OURS, "all"), (NARROW, "key,value,offset")):
+        # Three drivers of ours: all columns, only those that the query needs, and all columns with
+        # the optional jar.
+        jar = {"spark.jars": str(build(folder("jar") / COLUMNAR_JAR))}
+        for label, columns, settings in (
+            (OURS, "all", {}),
+            (NARROW, "key,value,offset", {}),
+            (COLUMNAR, "all", jar),
+        ):
             options = {
                 "topic": topic,
                 "path": str(cluster.tier_folder),
                 "bootstrap": cluster.bootstrap,
                 "columns": columns,
             }
-            reader = SparkReader("tidemark", options, folder(str(len(sides))))
+            reader = SparkReader("tidemark", options, folder(str(len(sides))), settings=settings)
             sides[label] = PipelineSide(reader, topic, lambda: our_brokers(cluster))
         # Two with Spark's own source: from our broker, and from Apache Kafka.
         for label, bootstrap, name, pids in (

@@ -24,12 +24,22 @@ _SUMS = ("count(1)", "sum(octet_length(key))", "sum(octet_length(value))", "max(
 
 class SparkReader:
     """The process, seen by who starts it. ``source``: the name of a Spark format; ``jars``: with
-    the jars of this folder; ``folder``: for its log."""
+    the jars of this folder; ``folder``: for its log; ``settings``: of its session."""
 
     def __init__(
-        self, source: str, options: Mapping[str, str], folder: Path, jars: Path | None = None
+        self,
+        source: str,
+        options: Mapping[str, str],
+        folder: Path,
+        jars: Path | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
-        wanted = {"source": source, "options": dict(options), "log": str(folder / "spark.log")}
+        wanted = {
+            "source": source,
+            "options": dict(options),
+            "log": str(folder / "spark.log"),
+            "settings": dict(settings or {}),
+        }
         environment = dict(os.environ)
         # The Kafka source is no part of Spark's distribution.
         if jars is not None:
@@ -78,7 +88,8 @@ def _sums(session: SparkSession, source: str, options: Mapping[str, str]) -> lis
 def main() -> None:
     """Serve until standard input ends."""
     wanted = json.loads(sys.argv[1])
-    with local_session("benchmark", log=Path(wanted["log"])) as session:
+    log, settings = Path(wanted["log"]), wanted["settings"]
+    with local_session("benchmark", log=log, settings=settings) as session:
         for line in sys.stdin:
             began_s = time.monotonic()
             sums = _sums(session, wanted["source"], wanted["options"] | json.loads(line))

@@ -1,9 +1,10 @@
 """Loop of killed exports over a tier of known records that grows.
 
 Each run of an export is killed with SIGKILL, with its process group, at a step of a commit or at
-any time; the next run continues with the same table. Then one run is suspended while another job
-takes over. The final table is compared with the records, by count and digest. The last line has the
-figures.
+any time; the next run continues with the same table. With ``--executors`` runs are on a cluster of
+two workers, and others lose their executors at each step and continue. Then one run is suspended
+while another job takes over. The final table is compared with the records, by count and digest. The
+last line has the figures.
 """
 
 import argparse
@@ -17,11 +18,21 @@ import tempfile
 import time
 import uuid
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.export_kills.job import SUPERSEDED
 from tests.export_kills.records import batch, digest, expected
-from tests.export_kills.steps import NO_STEP, STANDING_STILL, ExportStep, StepKind, steps
+from tests.export_kills.steps import (
+    EXECUTORS,
+    KILLED,
+    NO_STEP,
+    STANDING_STILL,
+    ExportStep,
+    StepKind,
+    steps,
+)
+from tests.spark_cluster import SparkCluster, spark_cluster
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "pipeline"))
 
@@ -36,8 +47,11 @@ _ROOT = Path(__file__).parents[2]
 class Loop:
     """The tier, the table, and what happened so far."""
 
-    def __init__(self, kind: StepKind, folder: Path, chance: random.Random) -> None:
+    def __init__(
+        self, kind: StepKind, folder: Path, chance: random.Random, cluster: SparkCluster | None
+    ) -> None:
         self.kind = kind
+        self.cluster = cluster
         self.tier = SmallTier(folder / "tier", uuid.uuid4())
         self.warehouse = folder / "warehouse"
         self.chance = chance
@@ -49,11 +63,12 @@ class Loop:
         start = self.tier.loaded.head.next_copy_offset
         self.tier.copy([b""] * _GROWTH, batches=[batch(start, _GROWTH)])
 
-    def start(self, step: str) -> "subprocess.Popen[str]":
+    def start(self, step: str, victim: str = "") -> "subprocess.Popen[str]":
+        on_cluster = [self.cluster.master, victim] if self.cluster is not None else []
         return subprocess.Popen(
             [
                 *(sys.executable, "-m", "tests.export_kills.job", self.kind.value),
-                *(str(self.tier.path), str(self.warehouse), step),
+                *(str(self.tier.path), str(self.warehouse), step, *on_cluster),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -82,6 +97,18 @@ class Loop:
         # A step that was not reached would test nothing.
         if not killed and step is not ExportStep.ANY_TIME:
             raise SystemExit(f"the run was to be killed {step.value}, and ended: {run.returncode}")
+
+    def kill_executors_at(self, step: ExportStep) -> None:
+        """A run whose executors are killed continues, and ends well."""
+        self.grow()
+        run = self.start(step.value, EXECUTORS)
+        output, _ = run.communicate(timeout=_RUN_S)
+        found = [line for line in output.splitlines() if line.startswith(KILLED)]
+        if run.returncode or not found or found[0] == f"{KILLED} 0":
+            raise SystemExit(
+                f"the run was to lose executors {step.value}: {run.returncode} {found}"
+            )
+        self.ended[f"lost executors {step.value}"] += 1
 
     def overtake(self) -> None:
         self.grow()
@@ -124,18 +151,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="how often each step")
     names = [kind.value for kind in StepKind]
     parser.add_argument("--table", choices=[*names, "all"], default=names[0])
+    parser.add_argument(
+        "--executors", action="store_true", help="on two workers, whose executors are killed, too"
+    )
     given = parser.parse_args()
     for name in names if given.table == "all" else [given.table]:
-        run(StepKind(name), given.rounds)
+        run(StepKind(name), given.rounds, on_cluster=given.executors)
 
 
-def run(kind: StepKind, rounds: int) -> None:
+def run(kind: StepKind, rounds: int, *, on_cluster: bool) -> None:
     """Kill one table's export at each step, ``rounds`` times."""
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="export-kills-") as name:
-        folder = Path(name)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="export-kills-")))
         (folder / "tier").mkdir()
-        loop = Loop(kind, folder, random.Random(0))
+        cluster = stack.enter_context(spark_cluster(folder, cores=2)) if on_cluster else None
+        loop = Loop(kind, folder, random.Random(0), cluster)
         # After every round one run ends by itself, and the table is compared.
         for number in range(rounds):
             for step in steps(kind):
@@ -143,6 +174,9 @@ def run(kind: StepKind, rounds: int) -> None:
                 print(
                     f"{kind.value}, round {number + 1} of {rounds}: killed {step.value}", flush=True
                 )
+                if cluster is not None and step is not ExportStep.ANY_TIME:
+                    loop.kill_executors_at(step)
+                    print(f"{kind.value}: its executors were killed {step.value}", flush=True)
             print(f"{kind.value}, round {number + 1} of {rounds}: {loop.finish()} rows", flush=True)
         loop.overtake()
         rows = loop.finish()

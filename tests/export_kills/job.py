@@ -1,7 +1,9 @@
 """One run of an export in a process group of its own, which kills or suspends itself at a given
 step:
 
-``python -m tests.export_kills.job TABLE TIER WAREHOUSE STEP``.
+``python -m tests.export_kills.job TABLE TIER WAREHOUSE STEP [MASTER VICTIM]``.
+
+With the master of a cluster the victims are the run itself, or its executors while it continues.
 
 The last run checks nothing itself: it prints the table's contents as JSON.
 """
@@ -19,7 +21,15 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.export_kills.records import digest
-from tests.export_kills.steps import NO_STEP, STANDING_STILL, ExportStep, StepKind
+from tests.export_kills.steps import (
+    EXECUTORS,
+    KILLED,
+    NO_STEP,
+    STANDING_STILL,
+    ExportStep,
+    StepKind,
+)
+from tests.spark_cluster import executors_of
 from tests.table_jars import settings as settings_of
 from tidemark_pipeline.export.delta import DeltaTable
 from tidemark_pipeline.export.export_progress import Exported, Superseded
@@ -46,24 +56,34 @@ def kill_all() -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
+def kill_executors(application: str) -> None:
+    """Kill all executors of this run, which continues."""
+    killed = executors_of(application)
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    print(f"{KILLED} {len(killed)}", flush=True)
+
+
 class Doomed:
     """Ends at a step of its second commit; before one of the two formats' tables."""
 
     step = ExportStep.NONE
     warehouse = Path()
+    #: Application whose executors are killed; none: the run itself.
+    application = ""
     _commits = 0
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
         self._commits += 1
         written: Written = super().commit(frame, exported)  # type: ignore[misc]
         if self._is_at(ExportStep.COMMITTED):
-            kill_all()
+            self._kill()
         return written
 
     def write(self, frame: DataFrame, exported: Exported) -> None:
         # Each step is a moment between two writes of a commit.
         if self._is_at(ExportStep.PLANNED):
-            kill_all()
+            self._kill()
         if self._is_at(ExportStep.DATA_FILES):
             self._kill_once(lambda: filter(_whole, self.warehouse.rglob("*.parquet")))
         if self._is_at(ExportStep.LOGGED):
@@ -74,7 +94,7 @@ class Doomed:
 
     def publish(self, base: int, exported: Exported) -> bool:
         if self._is_at(ExportStep.WRITTEN):
-            kill_all()
+            self._kill()
         if self._is_at(ExportStep.OVERTAKEN):
             stand_still()
         published: bool = super().publish(base, exported)  # type: ignore[misc]
@@ -82,6 +102,12 @@ class Doomed:
 
     def _is_at(self, step: ExportStep) -> bool:
         return self.step is step and self._commits == _COMMIT
+
+    def _kill(self) -> None:
+        if self.application:
+            kill_executors(self.application)
+        else:
+            kill_all()
 
     def _kill_once(self, files: Callable[[], Iterable[Path]]) -> None:
         """There is one more of them."""
@@ -91,7 +117,7 @@ class Doomed:
         def watch() -> None:
             while not set(files()) - before:
                 time.sleep(0.001)
-            kill_all()
+            self._kill()
 
         threading.Thread(target=watch, daemon=True).start()
 
@@ -109,17 +135,25 @@ def _whole(file: Path) -> bool:
         return False
 
 
-def main(name: str, tier: str, warehouse: str, step: str) -> int:
+def main(
+    name: str, tier: str, warehouse: str, step: str, master: str = "", victim: str = ""
+) -> int:
     """A run; what it exits with."""
     kind = StepKind(name)
     settings = settings_of(kind.format)
     if kind.format is Format.ICEBERG:
         settings |= catalog_settings("lake", {"type": "hadoop", "warehouse": warehouse})
-    with local_session("export kills", short=True, settings=settings) as session:
+    if master:
+        # Half of the cluster, so that a run that is suspended leaves executors to the next one.
+        settings |= {"spark.cores.max": "2"}
+    with local_session(
+        "export kills", cores=1, master=master or None, short=True, settings=settings
+    ) as session:
         options = {"topic": "t", "path": tier, "maxOffsetsPerTrigger": "20"}
+        application = session.sparkContext.applicationId if victim == EXECUTORS else ""
         # Another attempt only for Spark's own start problem.
         for _ in range(_ATTEMPTS):
-            table = table_of(session, kind, warehouse, step)
+            table = table_of(session, kind, warehouse, step, application)
             try:
                 export(session, options, table)
                 break
@@ -135,13 +169,14 @@ def main(name: str, tier: str, warehouse: str, step: str) -> int:
     return 0
 
 
-def table_of(session: SparkSession, kind: StepKind, warehouse: str, step: str) -> Any:
+def table_of(
+    session: SparkSession, kind: StepKind, warehouse: str, step: str, application: str
+) -> Any:
     """Doomed, where a step says so."""
     own: Any = IcebergTable if kind.format is Format.ICEBERG else DeltaTable
     if step != NO_STEP:
-        own = type(
-            "DoomedAt", (Doomed, own), {"step": ExportStep(step), "warehouse": Path(warehouse)}
-        )
+        doom = {"step": ExportStep(step), "warehouse": Path(warehouse), "application": application}
+        own = type("DoomedAt", (Doomed, own), doom)
     is_delta = kind.format is Format.DELTA
     name = delta_name(warehouse, TABLE) if is_delta else f"lake.{TABLE}"
     return own(session, name, TableLayout(columns=RAW_DDL, mode=kind.mode))

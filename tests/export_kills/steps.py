@@ -8,6 +8,9 @@ from tidemark_pipeline.export.formats import Format
 NO_STEP = "-"
 #: Printed by a run before it stops itself.
 STANDING_STILL = "suspended"
+#: Victim other than the run itself, and what a run prints with their number.
+EXECUTORS = "executors"
+KILLED = "killed executors:"
 
 
 class StepKind(Enum):

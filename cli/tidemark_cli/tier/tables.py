@@ -44,9 +44,18 @@ EXPLAINED = (
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """Options of the local Spark session that runs a command."""
+    """Options of the Spark session that runs a command."""
 
-    cores: Annotated[int, typer.Option(min=1, help="Number of cores.")] = 2
+    cores: Annotated[
+        int, typer.Option(min=1, help="Number of cores; with --master of each executor.")
+    ] = 2
+    master: Annotated[
+        str | None,
+        typer.Option(
+            help="Spark cluster that runs the tasks, such as spark://host:7077. Default: this "
+            "machine."
+        ),
+    ] = None
     log: Annotated[
         Path | None,
         typer.Option(
@@ -77,7 +86,9 @@ class SparkOptions:
         from tidemark_pipeline.session import local_session
 
         try:
-            with local_session(name, cores=self.cores, log=log, settings=settings) as session:
+            with local_session(
+                name, cores=self.cores, master=self.master, log=log, settings=settings
+            ) as session:
                 yield session
         except (PySparkException, Py4JJavaError) as error:
             fail(f"{project_error(str(error))[1]}; Spark's own log: {log}")

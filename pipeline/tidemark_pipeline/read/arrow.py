@@ -93,6 +93,15 @@ def to_arrow(rows: Rows, source: ByteSource) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema(source.columns))
 
 
+def with_columns(batch: pa.RecordBatch, names: tuple[str, ...]) -> pa.RecordBatch:
+    """Return the batch with these columns; those that were not built have no type and no bytes."""
+    if len(names) == batch.num_columns:
+        return batch
+    built = dict(zip(batch.schema.names, batch.columns, strict=True))
+    missing = pa.nulls(batch.num_rows)
+    return pa.RecordBatch.from_arrays([built.get(name, missing) for name in names], list(names))
+
+
 def _repeat(name: str, value: object, rows: Rows) -> pa.Array:
     # A slice shares the memory of the cached array, so the column costs nothing per row.
     return _repeated(name, value).slice(0, len(rows.offsets))

@@ -20,10 +20,11 @@ and reads everything.
 
 import threading
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -47,6 +48,8 @@ _STOP_POLL_S = 0.2
 #: Offsets in the form of a checkpoint.
 Offsets = dict[str, dict[str, Any]]
 _EPOCHS, _TOPIC_IDS = "#leaderEpochs", "#topicIds"
+#: Property of a task with the columns that its query uses (``pipeline/columnar``).
+_COLUMNS = "tidemark.columns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +105,26 @@ def read_partition(options: Options, partition: InputPartition) -> Iterator[pa.R
     """Yield the Arrow batches of one task of a batch or a stream."""
     if not isinstance(partition, TidemarkPartition):
         raise TypeError(f"{partition!r} was not planned by this source")
-    from tidemark_pipeline.read.task_execution import read_planned  # on executors alone
+    from tidemark_pipeline.read.arrow import with_columns  # on executors alone
+    from tidemark_pipeline.read.task_execution import read_planned
 
+    built = replace(options, columns=used_columns(options.columns))
     for planned in partition.planned:
-        yield from read_planned(options, planned, partition.since_ms)
+        for batch in read_planned(built, planned, partition.since_ms):
+            yield with_columns(batch, options.columns)
+
+
+def used_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the columns that a task has to build: all, or those that its query uses.
+
+    Only the extension ``pipeline/columnar`` reports the used ones.
+    """
+    context = TaskContext.get()
+    used = None if context is None else context.getLocalProperty(_COLUMNS)
+    if used is None:
+        return columns
+    # A batch without a column would have no number of rows. The last one needs no copy of bytes.
+    return tuple(name for name in columns if name in used.split(",")) or columns[-1:]
 
 
 class TidemarkStreamReader(DataSourceStreamReader):
