@@ -52,7 +52,10 @@ QUEUE_DEPTH = gauge("tidemark_operator_queue_depth", "Keys in the work queue.")
 QUEUE_HEAD_AGE = gauge(
     "tidemark_operator_queue_head_age_seconds", "Seconds that the oldest key has been in process."
 )
-BROKERS = gauge("tidemark_brokers", "Registered brokers.", Label("state", ("live", "fenced")))
+BROKERS = gauge(
+    "tidemark_brokers", "Registered brokers, without Readers.", Label("state", ("live", "fenced"))
+)
+READERS = gauge("tidemark_readers", "Registered Readers.", Label("state", ("live", "fenced")))
 TOPICS = gauge(
     "tidemark_topics",
     "Topics by tiering state. None: never tiered.",
@@ -133,6 +136,7 @@ MEASURED = (
     QUEUE_DEPTH,
     QUEUE_HEAD_AGE,
     BROKERS,
+    READERS,
     TOPICS,
     PARTITIONS,
     OFFLINE,

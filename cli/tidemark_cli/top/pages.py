@@ -36,6 +36,8 @@ TOPIC_COLUMNS = ("topic", "ready", "tiering", "remote", "partitions")
 TROUBLE_COLUMNS = ("no leader", "behind", "placeholders")
 BROKER_COLUMNS = ("broker", "node", "ready", "leaders", "replicas", "log bytes")
 PARTITION_COLUMNS = ("partition", "leader", "ISR", "lag", "offsets", "stored")
+#: Role of a broker without replicas.
+READER = "Reader"
 #: Columns of numbers.
 NUMERIC = frozenset(
     {"remote", "partitions", *TROUBLE_COLUMNS, "leaders", "replicas", "log bytes", "partition"}
@@ -146,13 +148,19 @@ def broker_table(object_index: ObjectIndex) -> ViewTable:
     # Bounded, so that a page fits on a screen.
     for body in bodies[:BROKERS_SHOWN]:
         node_id = int(body["spec"]["nodeId"])
+        role = body["spec"].get("role")
+        # A Reader has no replicas, which is no trouble.
+        hosted = (
+            ("-", READER)
+            if role == READER
+            else (figure(object_index.leaders(node_id)), figure(object_index.replicas(node_id)))
+        )
         rows.append(
             (
                 str(body["metadata"]["name"]),
                 str(node_id),
                 ready_text(body),
-                figure(object_index.leaders(node_id)),
-                figure(object_index.replicas(node_id)),
+                *hosted,
                 figure((body.get("status") or {}).get("logBytes")),
             )
         )

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 #: First id of created brokers, as in most manifests.
 FIRST_ID = 1
+#: First id of created Readers, so that brokers get consecutive ids.
+FIRST_READER_ID = 1001
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,7 @@ class BrokerObject:
     made: bool = False
     deleting: bool = False
     drained: bool = False
+    is_reader: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,7 @@ class PlannedBroker:
     name: str
     rack: str | None
     leaving: bool = False
+    is_reader: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,20 +56,31 @@ class Scale:
         return bool(self.removed) or any(placed.leaving for placed in self.desired)
 
 
-def broker_name(node_id: int) -> str:
+def broker_name(node_id: int, *, is_reader: bool = False) -> str:
     """Return the name of a created Broker: a namespace has one Cluster."""
-    return f"broker-{node_id}"
+    return f"reader-{node_id}" if is_reader else f"broker-{node_id}"
 
 
-def scale(replicas: int, racks: Sequence[str], members: Sequence[BrokerObject]) -> Scale:
+def scale(
+    replicas: int,
+    racks: Sequence[str],
+    members: Sequence[BrokerObject],
+    *,
+    is_reader: bool = False,
+) -> Scale:
     """Return the Broker objects that a Cluster with ``spec.brokers.replicas`` should have.
 
     ``members``: all Broker objects. Only those that the operator has created ("made") count.
     ``racks``: names among which they are distributed, empty for none. Surplus Brokers, those with
-    the highest node ids, are drained before they are deleted.
+    the highest node ids, are drained before they are deleted. ``is_reader``: for
+    ``spec.readers.replicas``; Readers have nothing to drain.
     """
     made = sorted(
-        (member for member in members if member.made and not member.deleting),
+        (
+            member
+            for member in members
+            if member.made and not member.deleting and member.is_reader == is_reader
+        ),
         key=lambda member: member.node_id,
     )
     staying, leaving = made[:replicas], made[replicas:]
@@ -74,13 +89,16 @@ def scale(replicas: int, racks: Sequence[str], members: Sequence[BrokerObject]) 
     taken_ids = {member.node_id for member in members}
     taken_names = {member.name for member in members}
     in_racks = Counter(member.rack for member in staying)
-    node_id = FIRST_ID
+    node_id = FIRST_READER_ID if is_reader else FIRST_ID
     # Add missing Brokers with the lowest free node ids, each in the rack with the fewest.
     while len(desired) < replicas:
-        if node_id not in taken_ids and broker_name(node_id) not in taken_names:
+        name = broker_name(node_id, is_reader=is_reader)
+        if node_id not in taken_ids and name not in taken_names:
             rack = min(racks, key=lambda name: in_racks[name]) if racks else None
             in_racks[rack] += 1
-            desired.append(PlannedBroker(node_id=node_id, name=broker_name(node_id), rack=rack))
+            desired.append(
+                PlannedBroker(node_id=node_id, name=name, rack=rack, is_reader=is_reader)
+            )
         node_id += 1
     # A Broker that still has replicas stays until it is drained.
     desired += [_placed(member, leaving=True) for member in leaving if not member.drained]
@@ -91,5 +109,9 @@ def scale(replicas: int, racks: Sequence[str], members: Sequence[BrokerObject]) 
 
 def _placed(member: BrokerObject, *, leaving: bool) -> PlannedBroker:
     return PlannedBroker(
-        node_id=member.node_id, name=member.name, rack=member.rack, leaving=leaving
+        node_id=member.node_id,
+        name=member.name,
+        rack=member.rack,
+        leaving=leaving,
+        is_reader=member.is_reader,
     )

@@ -173,6 +173,7 @@ def cluster_info(body: Json, *, remote_storage: str, storage_problem: str) -> Cl
         super_users=tuple(sorted((authorization and authorization.super_users) or ())),
         orphans=orphans,
         rebuilding=rebuilding_of(body),
+        has_readers=cluster.spec.readers is not None,
         annotations=_annotations(cluster.metadata, OF_CLUSTER),
         # Deletion: a protected object is reported as held, and otherwise treated as if it stayed.
         deleting=cluster.metadata.is_deleting and not is_protected(cluster.metadata),

@@ -15,6 +15,8 @@ from tidemark_operator.resources.names import (
     CLUSTER_LABEL,
     MANAGED_BY_LABEL,
     OPERATOR,
+    ROLE_LABEL,
+    BrokerRole,
 )
 
 #: Part of a manifest, as JSON.
@@ -28,7 +30,10 @@ BROKER, EXPORT = "broker", "export"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PodBroker:
-    """A Broker in a pod. ``controllers``: the operators' addresses, comma-separated."""
+    """A Broker in a pod. ``controllers``: the operators' addresses, comma-separated.
+
+    ``is_reader``: it has no replicas, and therefore no volume.
+    """
 
     name: str
     namespace: str
@@ -37,6 +42,7 @@ class PodBroker:
     rack: str | None
     cluster: str
     controllers: str
+    is_reader: bool = False
 
     @property
     def selector(self) -> dict[str, str]:
@@ -46,7 +52,8 @@ class PodBroker:
     @property
     def labels(self) -> dict[str, str]:
         """Labels of every object that is kept for it."""
-        return {**cluster_labels(self.cluster), BROKER_LABEL: self.name}
+        role = {ROLE_LABEL: BrokerRole.READER.value} if self.is_reader else {}
+        return {**cluster_labels(self.cluster), BROKER_LABEL: self.name, **role}
 
     @property
     def host(self) -> str:
@@ -79,6 +86,7 @@ def identity_of(broker: Broker, controllers: str) -> PodBroker:
         rack=broker.spec.rack,
         cluster=broker.spec.cluster_ref.name,
         controllers=controllers,
+        is_reader=broker.spec.role is BrokerRole.READER,
     )
 
 

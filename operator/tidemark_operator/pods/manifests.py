@@ -36,15 +36,17 @@ from tidemark_operator.resources.names import (
     CLUSTER_LABEL,
     MANAGED_BY_LABEL,
     OPERATOR,
+    ROLE_LABEL,
     SCALING_DOWN_ANNOTATION,
+    BrokerRole,
 )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerObjects:
-    """Desired objects of a Broker in a pod."""
+    """Desired objects of a Broker in a pod; a Reader has no claim."""
 
-    claim: Json
+    claim: Json | None
     service: Json
     config_map: Json
     stateful_set: Json
@@ -53,7 +55,7 @@ class BrokerObjects:
 def broker_objects(pod: BrokerPod, broker: PodBroker) -> BrokerObjects:
     """Return the desired objects of one Broker."""
     return BrokerObjects(
-        claim=_claim(pod, broker),
+        claim=None if broker.is_reader else _claim(pod, broker),
         service=_service(pod, broker),
         config_map={
             **_head("v1", "ConfigMap", broker),
@@ -147,7 +149,14 @@ def cluster_objects(
             **manifest_head(
                 "policy/v1", "PodDisruptionBudget", f"{name}-brokers", namespace, labels, owner
             ),
-            "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector}},
+            # Any number of Readers may be evicted.
+            "spec": {
+                "maxUnavailable": 1,
+                "selector": {
+                    "matchLabels": selector,
+                    "matchExpressions": [{"key": ROLE_LABEL, "operator": "DoesNotExist"}],
+                },
+            },
         },
     )
 
@@ -162,7 +171,7 @@ def is_made(body: Mapping[str, Any], cluster: str) -> bool:
 
 
 def broker_manifest(placed: PlannedBroker, template: Json, cluster: str, namespace: str) -> Json:
-    """Return the Broker object of a planned broker; ``template`` is ``spec.brokers.template``."""
+    """Return the Broker object of a planned broker; ``template`` is its pod."""
     manifest = manifest_head(API_VERSION, "Broker", placed.name, namespace, cluster_labels(cluster))
     manifest["metadata"]["annotations"] = (
         {SCALING_DOWN_ANNOTATION: "true"} if placed.leaving else {}
@@ -174,6 +183,7 @@ def broker_manifest(placed: PlannedBroker, template: Json, cluster: str, namespa
         "pod": template,
         **({"rack": placed.rack} if placed.rack is not None else {}),
         **({"drain": True} if placed.leaving else {}),
+        **({"role": BrokerRole.READER.value} if placed.is_reader else {}),
     }
     return manifest
 

@@ -180,7 +180,7 @@ def _with_tls(pod: BrokerPod) -> list[PodListener]:
 
 def _volumes(pod: BrokerPod, broker: PodBroker) -> list[Json]:
     return [
-        {"name": "data", "persistentVolumeClaim": {"claimName": broker.claim}},
+        {"name": "data", **_data_volume(pod, broker)},
         {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
         *_chunk_cache_volumes(pod),
         {"name": "config", "configMap": {"name": broker.name}},
@@ -192,6 +192,13 @@ def _volumes(pod: BrokerPod, broker: PodBroker) -> list[Json]:
             if listener.tls_secret_ref is not None
         ),
     ]
+
+
+def _data_volume(pod: BrokerPod, broker: PodBroker) -> Json:
+    """Return the volume of the log directory. A Reader stores nothing that it needs again."""
+    if broker.is_reader:
+        return {"emptyDir": {"sizeLimit": pod.storage.size}}
+    return {"persistentVolumeClaim": {"claimName": broker.claim}}
 
 
 def _chunk_cache_mounts(pod: BrokerPod) -> list[Json]:

@@ -1,4 +1,4 @@
-"""Creation, drain and removal of the Brokers of a Cluster's ``spec.brokers``.
+"""Creation, drain and removal of the Brokers of a Cluster's ``spec.brokers`` and ``spec.readers``.
 
 It also keeps the objects that all brokers in pods share.
 """
@@ -37,6 +37,7 @@ from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.reconcile.workers import earliest
 from tidemark_operator.resources.broker import Broker
 from tidemark_operator.resources.broker_pod import BrokerPod
+from tidemark_operator.resources.names import BrokerRole
 
 #: Interval in seconds while brokers are created or leave.
 LOOK_AGAIN_S = 3.0
@@ -46,6 +47,12 @@ CHECK_S = 60.0
 REFUSED_S = 15.0
 #: A hundred brokers with one template are refused for the same reason.
 REFUSED_SHOWN = 3
+
+
+def readers_of(spec: Json) -> Json | None:
+    """Return ``spec.readers`` of a Cluster, with the template of its brokers."""
+    readers, brokers = spec.get("readers"), spec.get("brokers")
+    return None if readers is None or brokers is None else {**brokers, "racks": (), **readers}
 
 
 class MadeBrokers:
@@ -66,7 +73,9 @@ class MadeBrokers:
         """
         # Each step below appends its refusals to `_refused`.
         former, self._refused = self._services.state.brokers_problem, []
-        later_s = await self._scale(key, body["spec"].get("brokers"))
+        spec = body["spec"]
+        later_s = await self._scale(key, spec.get("brokers"))
+        readers_s = await self._scale(key, readers_of(spec), is_reader=True)
         has_pods = await self._keep_common(body)
         outside_s = await self._keep_external(body)
         problem = "; ".join(self._refused[:REFUSED_SHOWN])
@@ -78,7 +87,7 @@ class MadeBrokers:
                 self._services.events.emit(event)
             return REFUSED_S
         common_s = CHECK_S if has_pods else None
-        return earliest(later_s, common_s, outside_s)
+        return earliest(later_s, readers_s, common_s, outside_s)
 
     async def remove(self, key: Key) -> None:
         """Delete the Brokers that were created for a Cluster that is being deleted.
@@ -91,8 +100,8 @@ class MadeBrokers:
 
     # ------------------------------------------------------------ the number
 
-    async def _scale(self, key: Key, spec: Json | None) -> float | None:
-        """Create, change and delete Broker objects as ``spec.brokers`` requires.
+    async def _scale(self, key: Key, spec: Json | None, *, is_reader: bool = False) -> float | None:
+        """Create, change and delete Broker objects as ``spec`` of one pool requires.
 
         Returns the seconds until the next check while surplus brokers are drained, else None.
         """
@@ -100,7 +109,9 @@ class MadeBrokers:
             return None
         bodies = {key_of(body).name: body for body in self._brokers(key)}
         members = [self._member(body, key.name) for body in bodies.values()]
-        found = scaling.scale(int(spec["replicas"]), spec.get("racks") or (), members)
+        found = scaling.scale(
+            int(spec["replicas"]), spec.get("racks") or (), members, is_reader=is_reader
+        )
         # Additions and changes first: a replacement serves before its predecessor is deleted.
         for placed in found.desired:
             await self._write(key, bodies.get(placed.name), placed, spec["template"])
@@ -129,6 +140,7 @@ class MadeBrokers:
             made=is_made(body, cluster),
             deleting=bool(body["metadata"].get("deletionTimestamp")),
             drained=is_drained,
+            is_reader=spec.get("role") == BrokerRole.READER,
         )
 
     async def _write(
@@ -136,8 +148,7 @@ class MadeBrokers:
     ) -> None:
         """Apply the Broker object of a planned broker, unless the existing one already matches.
 
-        ``body`` is the existing object, None without one. ``template`` is
-        ``spec.brokers.template``.
+        ``body`` is the existing object, None without one. ``template`` is the pod of the pool.
         """
         manifest = broker_manifest(placed, template, key.name, key.namespace)
         if body is not None and matches_manifest(body, manifest):

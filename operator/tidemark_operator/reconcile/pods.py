@@ -189,7 +189,8 @@ class PodKeeper:
             foreign_owner = await self._foreign_owner(live, desired)
             if foreign_owner:
                 return dataclasses.replace(seen, refused=foreign_owner)
-            seen = await self._keep_claim(desired.claim, seen)
+            if desired.claim is not None:
+                seen = await self._keep_claim(desired.claim, seen)
             return await self._pod(broker, desired, live, seen)
         except SecretProblem as error:
             return dataclasses.replace(seen, refused=str(error))
@@ -268,9 +269,10 @@ class PodKeeper:
             if belongs_to_broker(live, desired.stateful_set):
                 return ""
             return f"StatefulSet {live['metadata']['name']} was not created for it. {_RENAME}"
-        claim = await self._services.named(VOLUME_CLAIM, desired.claim["metadata"]["name"])
-        if claim is not None and (foreign := foreign_claim(claim, desired.claim)):
-            return foreign
+        if desired.claim is not None:
+            claim = await self._services.named(VOLUME_CLAIM, desired.claim["metadata"]["name"])
+            if claim is not None and (foreign := foreign_claim(claim, desired.claim)):
+                return foreign
         name = desired.service["metadata"]["name"]
         service = await self._services.named(SERVICE, name)
         if service is not None and not belongs_to_broker(service, desired.service):

@@ -37,8 +37,6 @@ _WRONG = {
 def measure(services: TermServices) -> None:
     """Set the operator's metrics from the state and the stored objects, without an API call."""
     state, queue = services.state, services.queue
-    registered = [broker for broker in state.brokers.values() if broker.registered]
-    live = sum(broker.live for broker in registered)
     waiting = (state.row(key) for key in state.partitions.with_placeholders)
     # Metrics without labels have one value each.
     single: dict[Metric, float] = {
@@ -50,17 +48,23 @@ def measure(services: TermServices) -> None:
         operator_table.PLACEHOLDERS: sum(row.placeholders for row in waiting if row is not None),
         operator_table.REMOTE_BYTES: sum(report.remote_bytes for report in state.reports.values()),
     }
-    # A registered broker is either live or fenced.
-    brokers: Values = {("live",): live, ("fenced",): len(registered) - live}
     services.metrics.measured.take(
         {
             **{row: {(): value} for row, value in single.items()},
-            operator_table.BROKERS: brokers,
+            operator_table.BROKERS: _registered(services, are_readers=False),
+            operator_table.READERS: _registered(services, are_readers=True),
             **_tiering(services),
             **_conditions(services),
             **_exports(services),
         }
     )
+
+
+def _registered(services: TermServices, *, are_readers: bool) -> Values:
+    """Return the numbers of registered brokers, each of which is either live or fenced."""
+    brokers = services.state.brokers.values()
+    found = [item.live for item in brokers if item.registered and item.is_reader == are_readers]
+    return {("live",): sum(found), ("fenced",): len(found) - sum(found)}
 
 
 def _tiering(services: TermServices) -> dict[Metric, Values]:

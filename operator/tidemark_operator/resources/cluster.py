@@ -40,6 +40,7 @@ from tidemark_operator.resources.schema import (
     Rack,
     ResourceKind,
     Rule,
+    ScaleSubresource,
     SpecModel,
     TopicIdText,
     condition_column,
@@ -287,6 +288,19 @@ class ClusterBrokers(SpecModel):
     """Pod template of the brokers."""
 
 
+class ClusterReaders(SpecModel):
+    """Pool of Reader pods, brokers without replicas that serve to consumers what only the tier has.
+
+    They have the pod template of the brokers, with an emptyDir of the size in storage as volume.
+    """
+
+    replicas: Annotated[int, Field(ge=0, le=POD_BROKERS_MAX), KubernetesSchema(format="int32")]
+    """Number of Readers, which the scale subresource sets. When it is lowered, the operator removes
+    those with the highest ids."""
+    racks: Annotated[tuple[Rack, ...] | None, Field(max_length=16), KubernetesSchema(**SET)] = None
+    """Failure zones. A new Reader is assigned to the zone with the fewest Readers."""
+
+
 _OURS = f"!self.exists(k, k.startsWith('{GROUP}/'))"
 _OURS_MESSAGE = (
     f"labels and annotations that start with {GROUP}/ are reserved for the operator. Remove them."
@@ -318,7 +332,13 @@ class ObjectMetadata(SpecModel):
 class ClusterSpec(SpecModel):
     """Desired state of the cluster."""
 
-    rules: ClassVar[tuple[Rule, ...]] = ENGINE_RULES
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *ENGINE_RULES,
+        Rule(
+            rule="!has(self.readers) || has(self.brokers)",
+            message="readers require brokers, because they have the pod template of the brokers",
+        ),
+    )
 
     engine: EngineSpec | None = None
     """Engine that stores the topics. Default: Tidemark's own brokers. Immutable."""
@@ -336,6 +356,9 @@ class ClusterSpec(SpecModel):
     defaults."""
     brokers: ClusterBrokers | None = None
     """Broker pods that the operator creates. Unset: the operator creates and removes none, and
+    existing ones stay."""
+    readers: ClusterReaders | None = None
+    """Reader pods that the operator creates. Unset: the operator creates and removes none, and
     existing ones stay."""
     client_changes: ClientChangesName | None = None
     """Refuse: Kafka clients cannot create topics, nor change what a Topic or the Cluster declares.
@@ -419,6 +442,17 @@ class BrokerCounts(ApiModel):
 
     registered: Count
     fenced: Count
+
+
+class ReaderCounts(ApiModel):
+    """Readers of the cluster, for the scale subresource."""
+
+    replicas: Count
+    """Number of Broker objects with role Reader."""
+    ready: Count
+    """Number of Readers that are registered and not fenced."""
+    selector: Annotated[str, Field(max_length=512)]
+    """Labels of the pods of Readers."""
 
 
 class ExternalBootstrapServers(ApiModel):
@@ -505,6 +539,7 @@ class ClusterStatus(ApiModel):
     tiered_topics: Count | None = None
     """Number of topics that have data in the tier or may upload data."""
     brokers: BrokerCounts | None = None
+    readers: ReaderCounts | None = None
     external_listeners: Annotated[
         tuple[ExternalBootstrapServers, ...] | None,
         Field(max_length=16),
@@ -626,6 +661,11 @@ class Cluster(Resource):
 CLUSTER = ResourceKind(
     Cluster,
     short_names=("tmc",),
+    scale=ScaleSubresource(
+        spec_path=".spec.readers.replicas",
+        status_path=".status.readers.replicas",
+        selector_path=".status.readers.selector",
+    ),
     columns=(
         PrinterColumn(
             "Brokers", "integer", ".status.brokers.registered", "Number of registered brokers"
@@ -635,6 +675,13 @@ CLUSTER = ResourceKind(
             "integer",
             ".status.brokers.fenced",
             "Number of registered brokers that are fenced",
+        ),
+        PrinterColumn(
+            "Readers",
+            "integer",
+            ".status.readers.ready",
+            "Number of live Readers. Empty without Readers",
+            priority=1,
         ),
         PrinterColumn(
             "Tiered topics",

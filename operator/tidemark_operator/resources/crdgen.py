@@ -105,7 +105,7 @@ def custom_resource_definition(kind: ResourceKind) -> Schema:
         "served": True,
         "storage": True,
         # With the subresource, a status write cannot change the spec, and the other way round.
-        **({"subresources": {"status": {}}} if kind.has_status else {}),
+        **_subresources(kind),
         "additionalPrinterColumns": [_column(column) for column in kind.columns],
         "schema": {"openAPIV3Schema": structural_schema(kind)},
     }
@@ -124,6 +124,17 @@ def custom_resource_definition(kind: ResourceKind) -> Schema:
         "metadata": {"name": f"{kind.plural}.{GROUP}"},
         "spec": {"group": GROUP, "names": names, "scope": "Namespaced", "versions": [version]},
     }
+
+
+def _subresources(kind: ResourceKind) -> Schema:
+    scale: Schema = {}
+    if kind.scale is not None:
+        scale["scale"] = {
+            "specReplicasPath": kind.scale.spec_path,
+            "statusReplicasPath": kind.scale.status_path,
+            "labelSelectorPath": kind.scale.selector_path,
+        }
+    return {"subresources": {"status": {}, **scale}} if kind.has_status else {}
 
 
 def _column(column: PrinterColumn) -> Schema:

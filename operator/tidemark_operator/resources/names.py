@@ -50,6 +50,8 @@ CLUSTER_LABEL = f"{GROUP}/cluster"
 
 #: Broker of a pod.
 BROKER_LABEL = f"{GROUP}/broker"
+#: Role of a broker without replicas, on its objects and its pod. Other brokers have no such label.
+ROLE_LABEL = f"{GROUP}/role"
 #: On a Job and its pods: the Export, and the number of the run.
 EXPORT_LABEL = f"{GROUP}/export"
 RUN_LABEL = f"{GROUP}/run"

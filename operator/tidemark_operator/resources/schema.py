@@ -213,6 +213,15 @@ PAUSED = PrinterColumn(
 AGE = PrinterColumn("Age", "date", ".metadata.creationTimestamp", "Time since creation")
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleSubresource:
+    """JSON paths of the scale subresource, which ``kubectl scale`` and autoscalers use."""
+
+    spec_path: str
+    status_path: str
+    selector_path: str
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResourceKind:
     """A kind of the API: its model, its names, and how kubectl prints it."""
@@ -223,6 +232,7 @@ class ResourceKind:
     short_names: tuple[str, ...] = ()
     category: str = CATEGORY
     has_status: bool = True
+    scale: ScaleSubresource | None = None
 
     @property
     def kind(self) -> str:

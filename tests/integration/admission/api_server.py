@@ -150,6 +150,17 @@ class AdmissionApi:
             )
         )
 
+    def scale(self, body: Object, replicas: int) -> Object:
+        """Set the number of replicas by the scale subresource; return it as read again."""
+        name = body["metadata"]["name"]
+        at = (GROUP, VERSION, NAMESPACE, PLURALS[body["kind"]], name)
+        self._call(
+            lambda: self._objects.patch_namespaced_custom_object_scale(
+                *at, {"spec": {"replicas": replicas}}
+            )
+        )
+        return self._call(lambda: self._objects.get_namespaced_custom_object_scale(*at))
+
     def delete(self, body: Object) -> None:
         self._objects.delete_namespaced_custom_object(
             GROUP, VERSION, NAMESPACE, PLURALS[body["kind"]], body["metadata"]["name"]

@@ -573,3 +573,17 @@ def test_change_is_accepted_or_refused(
             api.replace(changed)
         assert message in str(refusal.value)
     api.delete(live)
+
+
+def test_the_scale_subresource_of_a_cluster_sets_its_readers(api: AdmissionApi) -> None:
+    """Support ``kubectl scale`` and autoscalers, even if the manifest has no readers."""
+    made = api.create(cluster(brokers={"replicas": 3, "template": broker_pod()}))
+    assert api.scale(made, 2)["spec"]["replicas"] == 2
+    made = api.get(made)
+    assert (made["spec"]["readers"], made["spec"]["brokers"]["replicas"]) == ({"replicas": 2}, 3)
+    # Autoscalers read the present number and the labels of the pods.
+    status = {"readers": {"replicas": 1, "ready": 1, "selector": "a=b"}}
+    api.replace_status(made, {**made["status"], **status})
+    assert api.scale(made, 3)["status"] == {"replicas": 1, "selector": "a=b"}
+    with pytest.raises(AdmissionRefused, match=r"readers require brokers"):
+        api.scale(api.create(cluster()), 1)

@@ -210,6 +210,17 @@ def test_partitions_that_need_attention_are_shown_first() -> None:
     assert table.notes == ("10 more partitions: tidemark status orders",)
 
 
+def test_readers_are_named_instead_of_their_replicas() -> None:
+    reader = broker(1001, logBytes=0)
+    reader["spec"]["role"] = "Reader"
+    object_index = holding([topic("orders")], pieces([row(0)]))
+    object_index.put(BROKER, [broker(1), reader])
+    rows = {str(cells[1]): cells for cells in pages.broker_table(object_index).rows}
+    columns = [pages.BROKER_COLUMNS.index(name) for name in ("leaders", "replicas")]
+    assert [rows["1001"][column] for column in columns] == ["-", "Reader"]
+    assert rows["1"][columns[1]] != "Reader"
+
+
 def test_brokers_are_queried_only_for_shown_partitions() -> None:
     found = holding([topic("orders")], pieces(row(0, number) for number in range(60)))
     orders = found.topic("orders")

@@ -38,6 +38,24 @@ def leaving(found: Scale) -> list[int]:
     return [item.node_id for item in found.desired if item.leaving]
 
 
+def test_readers_are_scaled_apart_from_brokers() -> None:
+    brokers = created_brokers((1, 2, 3))
+    found = scale(2, ("a", "b"), brokers, is_reader=True)
+    assert [(item.node_id, item.name, item.rack, item.is_reader) for item in found.desired] == [
+        (1001, "reader-1001", "a", True),
+        (1002, "reader-1002", "b", True),
+    ]
+    readers = [
+        BrokerObject(node_id=item.node_id, name=item.name, made=True, drained=True, is_reader=True)
+        for item in found.desired
+    ]
+    # The brokers are not affected, and a surplus Reader is removed at once.
+    assert scale(3, (), [*brokers, *readers]).removed == ()
+    assert staying(scale(3, (), [*brokers, *readers])) == [1, 2, 3]
+    assert scale(1, (), [*brokers, *readers], is_reader=True).removed == ("reader-1002",)
+    assert scale(0, (), readers, is_reader=True).removed == ("reader-1001", "reader-1002")
+
+
 def test_first_brokers_are_spread_over_racks() -> None:
     found = scale(5, RACKS, [])
     assert [(item.node_id, item.rack) for item in found.desired] == [

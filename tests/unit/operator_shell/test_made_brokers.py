@@ -90,6 +90,18 @@ async def test_a_refusal_is_reported_and_stops_nothing_else(
     assert stalled(world)[0] == "False"
 
 
+async def test_readers_are_created_beside_the_brokers(world: ShellWorld) -> None:
+    """Give them the pods of the brokers."""
+    api, body = AppliesApi(), copy.deepcopy(world.known(CLUSTER, "main"))
+    body["spec"]["readers"] = {"replicas": 2}
+    await brokers_of(world, api).keep(MAIN, body)
+    made = {name for name in api.applied if name.startswith(("broker", "reader"))}
+    assert made == {"broker-1", "broker-2", "broker-3", "reader-1001", "reader-1002"}
+    reader = world.known(BROKER, "reader-1001")["spec"]
+    assert (reader["role"], reader["nodeId"], reader["pod"]) == ("Reader", 1001, POD)
+    assert "role" not in world.known(BROKER, "broker-1")["spec"]
+
+
 def bootstrap(world: ShellWorld, **labels: str) -> Json:
     """Return the bootstrap Service as edited by a user."""
     uid = world.known(CLUSTER, "main")["metadata"]["uid"]

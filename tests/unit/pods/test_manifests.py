@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 from tests.unit.pods.pod_values import BROKER, pod
+from tidemark_operator.controller.status.cluster import READERS_SELECTOR
 from tidemark_operator.pods import configuration
-from tidemark_operator.pods.identity import PodBroker
+from tidemark_operator.pods.identity import PodBroker, cluster_selector
 from tidemark_operator.pods.manifests import BrokerObjects, broker_objects, cluster_objects
 from tidemark_operator.pods.rollout import is_complete, replaces_pod
 from tidemark_operator.resources.metadata import InvalidResource
+from tidemark_operator.resources.names import ROLE_LABEL
 
 RACK_KEY = "topology.kubernetes.io/zone"
 
@@ -30,6 +32,7 @@ def test_each_object_names_its_owner() -> None:
         assert meta["name"] == "broker-1"
         assert meta["ownerReferences"][0] | {"controller": True} == BROKER.owner
         assert BROKER.labels.items() <= meta["labels"].items()
+    assert made.claim is not None
     assert "ownerReferences" not in made.claim["metadata"], "a volume outlives its Broker"
     assert made.claim["metadata"]["name"] == "data-broker-1-0"
 
@@ -42,12 +45,33 @@ def test_selectors_and_references_match() -> None:
     assert common.bootstrap["spec"]["selector"].items() <= labels.items()
     assert common.budget["spec"]["selector"]["matchLabels"].items() <= labels.items()
     # The pod mounts every volume, by the name of its object.
+    assert made.claim is not None
     volumes = {item["name"]: item for item in template()["spec"]["volumes"]}
     assert volumes["data"]["persistentVolumeClaim"]["claimName"] == made.claim["metadata"]["name"]
     assert volumes["config"]["configMap"]["name"] == made.config_map["metadata"]["name"]
     assert volumes["certificate"]["secret"]["secretName"] == "broker-1-tls"
     mounts = {item["name"] for item in template()["spec"]["containers"][0]["volumeMounts"]}
     assert mounts == volumes.keys()
+
+
+def test_a_reader_has_no_claim_and_a_label_of_its_role() -> None:
+    reader = dataclasses.replace(BROKER, is_reader=True)
+    assert objects(reader).claim is None
+    (data,) = [item for item in template(reader)["spec"]["volumes"] if item["name"] == "data"]
+    assert data == {"name": "data", "emptyDir": {"sizeLimit": "20Gi"}}
+    # The status of the Cluster names the same labels for autoscalers.
+    labels = template(reader)["metadata"]["labels"]
+    selector = {**cluster_selector("main"), ROLE_LABEL: "Reader"}
+    assert selector.items() <= labels.items()
+    text = ",".join(f"{name}={value}" for name, value in selector.items())
+    assert READERS_SELECTOR.format("main") == text
+    # The disruption budget is for brokers with replicas.
+    (expression,) = cluster_objects("main", "ns", "u", [pod()]).budget["spec"]["selector"][
+        "matchExpressions"
+    ]
+    assert expression == {"key": ROLE_LABEL, "operator": "DoesNotExist"}
+    assert ROLE_LABEL in labels
+    assert ROLE_LABEL not in template()["metadata"]["labels"]
 
 
 def test_selecting_labels_cannot_be_overridden() -> None:

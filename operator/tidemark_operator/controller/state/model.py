@@ -313,6 +313,7 @@ class ClusterInfo:
     - ``certificates_problem`` says why an authority cannot issue certificates ("" if both can).
     - ``authorize``: ACLs decide what users may do, except ``super_users`` (principals without
       ``User:``). ``quotas`` apply to users without quotas of their own.
+    - ``has_readers``: the operator creates Readers, possibly none at present.
     - ``annotations`` is as in :class:`TopicInfo`.
     """
 
@@ -337,6 +338,7 @@ class ClusterInfo:
     rebuilding: ClusterRebuilding | None = None
     annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
     slices: int = 64
+    has_readers: bool = False
     deleting: bool = False
     deletion_blocked: bool = False
     generation: int = 1

@@ -156,6 +156,9 @@ def _main(
         text = f"serving, except replicas with failed storage: {health.storage_error}"
         return summary(ready=True, reason=Reason.REPLICAS_FAILED, message=text)
     # Remote storage is last: without it the broker still serves local data.
+    if health.remote_error and broker.is_reader:
+        text = f"the remote tier, all that a Reader serves, is unavailable: {health.remote_error}"
+        return summary(ready=False, reason=Reason.REMOTE_STORAGE_UNAVAILABLE, message=text)
     if health.remote_error:
         text = f"serving, but the remote tier is unavailable: {health.remote_error}"
         return summary(ready=True, reason=Reason.REMOTE_STORAGE_UNAVAILABLE, message=text)

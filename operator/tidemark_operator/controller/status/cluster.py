@@ -32,6 +32,10 @@ from tidemark_operator.controller.tiering_disablement import policy_name, state_
 
 #: Refused objects that a condition names; the rest are counted.
 NAMED_MAX = 3
+#: Labels of the pods of Readers, for the Cluster of that name.
+READERS_SELECTOR = (
+    "app.kubernetes.io/name=tidemark-broker,app.kubernetes.io/instance={},tidemark.dev/role=Reader"
+)
 REFUSED_REMEDY = (
     "Set the labels and annotations that a policy requires in "
     "spec.objectMetadata of the Cluster, or allow these objects"
@@ -41,7 +45,9 @@ REFUSED_REMEDY = (
 def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> StatusResult:
     """Return the status of the Cluster; ``generation`` is the one that was reconciled."""
     cluster = state.cluster
-    registered = [broker for broker in state.brokers.values() if broker.registered]
+    registered = [
+        broker for broker in state.brokers.values() if broker.registered and not broker.is_reader
+    ]
     fenced = [broker.node_id for broker in registered if not broker.live]
     conditions = [
         *_main(state, len(registered), fenced),
@@ -61,6 +67,8 @@ def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> S
     status: dict[str, object] = dict(cluster.status)
     status["observedGeneration"] = generation
     status["brokers"] = {"registered": len(registered), "fenced": len(fenced)}
+    status.pop("readers", None)
+    status.update(_readers(state))
     status["tieredTopics"] = sum(needs_tier(state, topic) for topic in state.topics.values())
     status["remoteBytes"] = sum(report.remote_bytes for report in state.reports.values())
     status.pop(external_listeners.LISTENERS, None)
@@ -78,6 +86,21 @@ def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> S
             status.pop(name, None)
     status["conditions"] = render(conditions, cluster.status, generation=generation, now_ms=now_ms)
     return StatusResult(status=status, sentence=f"cluster {cluster.key}: {conditions[0].message}")
+
+
+def _readers(state: ControllerState) -> dict[str, object]:
+    """Return the numbers of Readers for the scale subresource, nothing without a Reader."""
+    readers = [broker for broker in state.brokers.values() if broker.is_reader]
+    spec = state.cluster.has_readers
+    if not readers and not spec:
+        return {}
+    name = state.cluster.key.rpartition("/")[2]
+    counts = {
+        "replicas": sum(not broker.deleting for broker in readers),
+        "ready": sum(broker.live for broker in readers),
+        "selector": READERS_SELECTOR.format(name),
+    }
+    return {"readers": counts}
 
 
 def needs_tier(state: ControllerState, topic: TopicInfo) -> bool:
