@@ -387,8 +387,8 @@ TIER: ReasonTable = {
     Reason.ENCRYPTION_KEY_MISSING: ReasonEntry(
         "TieringSettled=False",
         "A segment is encrypted with a key that is not among the encryption keys of the remote "
-        "storage. Nothing is lost.",
-        "Add the line of that key to the Secret of encryptionKeysSecretRef again.",
+        "storage, or that has other bytes there. Nothing is lost.",
+        "Restore the line of that key in the Secret of encryptionKeysSecretRef.",
     ),
     Reason.FOREIGN_CUSTOM_METADATA: ReasonEntry(
         "TieringSettled=False",

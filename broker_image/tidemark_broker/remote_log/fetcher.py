@@ -581,7 +581,7 @@ class Damages:
     def lock_out(
         self, key: TopicIdPartition, entry: SegmentEntry, offset: int, message: str
     ) -> bool:
-        """Record a segment whose encryption key is missing. Return whether it is new."""
+        """Record a segment whose key is missing or another one. Return whether it is new."""
         return self._remember(key, _Damage(entry, offset, Reason.ENCRYPTION_KEY_MISSING, message))
 
     def _remember(self, key: TopicIdPartition, damage: _Damage) -> bool:

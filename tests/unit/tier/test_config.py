@@ -66,6 +66,12 @@ class TestConfig:
     def test_every_kind_round_trips(self, sections: dict[str, object]) -> None:
         assert json.loads(to_json(from_json(json.dumps(sections)))) == sections
 
+    def test_an_empty_text_of_keys_is_refused(self) -> None:
+        """A Secret is named, so segments must not be stored in the clear."""
+        sections = {"filesystem": {"path": "/srv/tier", "encryptionKeys": "# later"}}
+        with pytest.raises(InvalidConfig, match="encryptionKeys has no key"):
+            parse(sections)
+
     def test_secrets_are_not_shown(self) -> None:
         # Configurations appear in log lines and tracebacks.
         signed = {"azure": {**AZURE, "credential": SIGNATURE}}

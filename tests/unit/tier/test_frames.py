@@ -195,7 +195,7 @@ def test_a_missing_key_is_named_and_the_segment_is_readable_once_it_is_back(
     _, entry = copied(memory, tmp_path, "encrypted")
     for keys in (NO_KEYS, KeyRing.parse(TWO)):
         with pytest.raises(
-            EncryptionKeyMissing, match=r"key 'k1'.* Add the line .*again"
+            EncryptionKeyMissing, match=r"key 'k1'.* Add the line of 'k1'"
         ) as caught:
             RemoteStorageManager({"": memory}, keys).fetch(entry, 0, 5)
         assert not caught.value.retriable
@@ -203,10 +203,15 @@ def test_a_missing_key_is_named_and_the_segment_is_readable_once_it_is_back(
 
 
 def test_a_key_with_other_bytes_is_not_the_key(memory: Any, tmp_path: Path) -> None:
+    """The segment is not damaged: it would be given up or swept otherwise."""
     _, entry = copied(memory, tmp_path, "encrypted")
     other = KeyRing.parse(TWO.replace("k2", "k1"))
-    with pytest.raises(ObjectDamaged, match="the key has other bytes than"):
+    with pytest.raises(EncryptionKeyMissing, match="the line of 'k1' has other bytes"):
         RemoteStorageManager({"": memory}, other).fetch(entry, 0, 5)
+    with pytest.raises(EncryptionKeyMissing):
+        origin_version([memory], other, entry.key)
+    with pytest.raises(EncryptionKeyMissing):
+        read_origin(memory, other, "", entry.key, len(memory.objects[entry.log_key]))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -243,6 +248,11 @@ def test_a_packed_aux_has_its_frames() -> None:
         (ONE + ONE, "line 2 must have another id than 'k1'"),
         (ONE.replace("A", "*"), "32 bytes in base64"),
         ("".join(f"{n}: {'A' * 43}=\n" for n in range(101)), "more than 100 keys"),
+        # Segments would be stored in the clear although a Secret is named.
+        ("", "has no key"),
+        ("# the key will follow\n\n", "has no key"),
+        ("none\n", "has no key"),
+        (f"{ONE}none\n", "line 2 must have"),
     ],
 )
 def test_the_text_of_keys_is_checked(text: str, message: str) -> None:
@@ -255,3 +265,17 @@ def test_the_first_line_is_the_active_key() -> None:
     assert (NEW.active_id, OLD.active_id, NO_KEYS.active_id) == ("k2", "k1", "")
     assert KeyRing.parse(NEW.to_text()) == NEW
     assert "AAAA" not in repr(NEW)
+
+
+def test_segments_are_in_the_clear_after_a_first_line_without_a_key(
+    memory: Any, tmp_path: Path
+) -> None:
+    """The keys that follow decrypt, so encryption can end before the last encrypted segment."""
+    _, entry = copied(memory, tmp_path, "encrypted")
+    ring = KeyRing.parse(f"# stopped\nnone\n{ONE}")
+    assert (ring.active_id, KeyRing.parse(ring.to_text())) == ("", ring)
+    manager = RemoteStorageManager({"": memory}, ring)
+    assert manager.fetch(entry, 0, 5) == LINES[:5]
+    later = TierPartition().segment(10, 19, size_bytes=len(LINES))
+    manager.copy_segment(later, SegmentData(tmp_path / "log", len(LINES), AUX))
+    assert memory.objects[later.log_key] == LINES

@@ -27,22 +27,25 @@ from tidemark.tier.open import Tier
 from tidemark.tier.reader import TierReader
 from tidemark.tier.segments.auxiliary import Aux
 from tidemark.tier.segments.remote_storage_manager import RemoteStorageManager, SegmentData
-from tidemark.tier.stores.key_ring import KeyRing
+from tidemark.tier.stores.key_ring import NO_KEYS, KeyRing
 from tidemark.tier.stores.objects import NO_BUCKET, StoreUnavailable, UnfinishedUpload
 
 NOW_MS = 1_000_000_000
 DELAY_MS = 1000
 
 
-def tier_on(store: Any) -> Tier:
+def tier_on(store: Any, keys: KeyRing = NO_KEYS) -> Tier:
     made, topics = manifests(store), TopicCatalog(store)
-    storage = RemoteStorageManager({NO_BUCKET: store})
+    storage = RemoteStorageManager({NO_BUCKET: store}, keys)
     return Tier(store, made, storage, topics, TierReader(made, topics))
 
 
-def sweep(store: Any, *, delete: bool = True, delay_ms: int = DELAY_MS) -> SweepReport:
+def sweep(
+    store: Any, *, delete: bool = True, delay_ms: int = DELAY_MS, keys: KeyRing = NO_KEYS
+) -> SweepReport:
     lease = SweepLease(store, "me", lambda: NOW_MS).take() if delete else None
-    return Sweeper(tier_on(store), now_ms=lambda: NOW_MS, delay_ms=delay_ms, lease=lease).run()
+    tier = tier_on(store, keys)
+    return Sweeper(tier, now_ms=lambda: NOW_MS, delay_ms=delay_ms, lease=lease).run()
 
 
 def put_objects(store: Any, *entries: Any) -> list[str]:
@@ -163,8 +166,11 @@ def test_an_unreadable_head_keeps_every_object(place: Any, memory: Any) -> None:
     assert data_keys(memory) == sorted(kept)
 
 
-def test_an_orphan_of_a_missing_encryption_key_is_kept_and_reported(
-    place: Any, memory: Any, tmp_path: Path
+@pytest.mark.parametrize(
+    "keys", [NO_KEYS, KeyRing.parse(f"k1: {'B' * 43}=")], ids=["no key", "other bytes"]
+)
+def test_an_orphan_of_an_unusable_encryption_key_is_kept_and_reported(
+    place: Any, memory: Any, tmp_path: Path, keys: KeyRing
 ) -> None:
     """Nothing of its partition is removed, because the object may prove that the head is old."""
     tier_on(memory).manifests.create(place.head())
@@ -175,7 +181,7 @@ def test_an_orphan_of_a_missing_encryption_key_is_kept_and_reported(
     RemoteStorageManager({"": memory}, ring).copy_segment(
         entry, SegmentData(tmp_path / "log", 7, aux)
     )
-    report = sweep(memory)
+    report = sweep(memory, keys=keys)
     assert report.removed.count == 0
     assert "'k1'" in report.troubles[0]
     assert data_keys(memory) == [entry.aux_key, entry.log_key]

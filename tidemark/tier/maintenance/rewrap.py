@@ -63,8 +63,11 @@ def rewrap(
     Raises InvalidConfig without an active key.
     """
     report, keys = RewrapReport(), tier.segments.keys
+    # Counting needs no key, because headers name the key in the clear.
     if not dry_run and not keys.active_id:
-        raise InvalidConfig("there is no active encryption key: name the file with the keys")
+        raise InvalidConfig(
+            "there is no active encryption key: name the file with the keys, the new one first"
+        )
     for store in tier.segments.stores.values():
         for number, key in enumerate(_auxiliary_keys(store), 1):
             _rewrap_one(store, key, keys, report, dry_run=dry_run)

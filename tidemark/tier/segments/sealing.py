@@ -6,8 +6,9 @@ key-encryption key, and the data key that is encrypted with it. Another key-encr
 changes the header only. The header has a fixed size, so the object keeps its size, too.
 
 Header, big endian: magic ``TMSX``, version u16 (1), id of the key-encryption key (64 bytes, padded
-with zeros), nonce (12 bytes), encrypted data key (32 bytes) and its tag (16 bytes), and the CRC-32C
-of all that (u32). The CRC tells a damaged id from the id of a missing key. The encrypted auxiliary
+with zeros), its check value (8 bytes), nonce (12 bytes), encrypted data key (32 bytes) and its tag
+(16 bytes), and the CRC-32C of all that (u32). The CRC tells a damaged id from the id of a missing
+key, and the check value tells a damaged object from a key with other bytes. The encrypted auxiliary
 object and its tag (16 bytes) follow. Every encryption is bound to the name of the segment
 (the last part of its key in the store) and to the number of the frame. So neither an object nor a
 frame can take another one's place.

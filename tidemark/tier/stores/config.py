@@ -117,8 +117,11 @@ def from_json(text: str) -> RemoteStorage:
 def parse(sections: object) -> RemoteStorage:
     """Return the configuration in the object above. Raises InvalidConfig."""
     kind, fields = _section(sections)
-    ring = KeyRing.parse(optional_text(fields, kind, KEYS_NAME, ""))
-    return replace(KINDS[kind].parse(fields), key_ring=ring)
+    config = KINDS[kind].parse(fields)
+    # An empty text is not the same as none: it is refused.
+    if KEYS_NAME not in fields:
+        return config
+    return replace(config, key_ring=KeyRing.parse(optional_text(fields, kind, KEYS_NAME, "")))
 
 
 def to_json(config: RemoteStorage) -> str:

@@ -2,10 +2,13 @@
 
 The keys are a text, in a Secret or in a file. Each line has the id of a key, a colon, and 32 random
 bytes in base64. The key of the first line is *active*: it encrypts the keys of new segments. The
-others decrypt those of older segments. Empty lines and lines that start with ``#`` are skipped.
+others decrypt those of older segments. If the first line is ``none``, no key is active, and new
+segments are not encrypted. Empty lines and lines that start with ``#`` are skipped.
 """
 
 import base64
+import hashlib
+import hmac
 import os
 import re
 from dataclasses import dataclass, field
@@ -25,8 +28,12 @@ KEYS_OPTION = "encryptionKeysLocation"
 KEY_BYTES = 32
 NONCE_BYTES = 12
 TAG_BYTES = 16
-#: Size of an encrypted key: nonce, key and tag of AES-256-GCM.
-WRAPPED_BYTES = NONCE_BYTES + KEY_BYTES + TAG_BYTES
+_CHECK_BYTES = 8
+#: Size of an encrypted key: check value of the key-encryption key, then nonce, key and tag of
+#: AES-256-GCM.
+WRAPPED_BYTES = _CHECK_BYTES + NONCE_BYTES + KEY_BYTES + TAG_BYTES
+#: First line of a ring without an active key.
+_NONE = "none"
 #: Limits of a ring. An id has a field of fixed size in each segment's auxiliary object.
 ID_BYTES_MAX = 64
 _KEYS_MAX = 100
@@ -34,12 +41,18 @@ _ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{ID_BYTES_MAX - 1}}}")
 
 
 class EncryptionKeyMissing(StoreUnavailable):
-    """No key of the ring has the id that a segment names."""
+    """No key of the ring has the id that a segment names, or that key has other bytes.
 
-    def __init__(self, key_id: str, what: str) -> None:
+    The segment itself is not known to be damaged.
+    """
+
+    def __init__(self, key_id: str, what: str, *, has_other_bytes: bool = False) -> None:
+        problem, remedy = "which is not among the encryption keys of the remote storage", "Add"
+        if has_other_bytes:
+            problem, remedy = f"and the line of {key_id!r} has other bytes now", "Restore"
         super().__init__(
-            f"{what} is encrypted with key {key_id!r}, which is not among the encryption keys of "
-            f"the remote storage. Add the line of {key_id!r} to them again; nothing is lost",
+            f"{what} is encrypted with key {key_id!r}, {problem}. {remedy} the line of {key_id!r} "
+            "with the bytes that it had; nothing is lost",
             reason=Reason.ENCRYPTION_KEY_MISSING,
             retriable=False,
         )
@@ -47,17 +60,25 @@ class EncryptionKeyMissing(StoreUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """Keys by id, the active one first; none if segments are not encrypted."""
+    """Keys by id, none if no segment is encrypted.
+
+    ``encrypts``: whether the first key is active. Otherwise all keys only decrypt.
+    """
 
     keys: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
+    encrypts: bool = True
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse the text of the keys. Raises InvalidConfig, without any key."""
         keys: dict[str, bytes] = {}
+        encrypts = True
         for number, line in enumerate(text.splitlines(), 1):
             content = line.strip()
             if not content or content.startswith("#"):
+                continue
+            if content == _NONE and not keys:
+                encrypts = False
                 continue
             key_id, _, encoded = (part.strip() for part in content.partition(":"))
             if not _ID.fullmatch(key_id):
@@ -70,43 +91,54 @@ class KeyRing:
             keys[key_id] = key
         if len(keys) > _KEYS_MAX:
             raise InvalidConfig(f"remoteStorage: {KEYS_NAME} has more than {_KEYS_MAX} keys")
-        return cls(tuple(keys.items()))
+        # Brokers would store segments in the clear, although keys were meant to be configured.
+        if not keys:
+            raise InvalidConfig(
+                f"remoteStorage: {KEYS_NAME} has no key. Add a line with a key, or remove the "
+                "reference to it"
+            )
+        return cls(tuple(keys.items()), encrypts)
 
     @property
     def active_id(self) -> str:
         """Id of the key that encrypts the keys of new segments, "" for none."""
-        return self.keys[0][0] if self.keys else ""
+        return self.keys[0][0] if self.keys and self.encrypts else ""
 
     def to_text(self) -> str:
         """Return the text that ``parse`` reads."""
-        return "".join(f"{key_id}: {base64.b64encode(key).decode()}\n" for key_id, key in self.keys)
+        lines = [f"{key_id}: {base64.b64encode(key).decode()}\n" for key_id, key in self.keys]
+        return "".join(lines if self.encrypts else (f"{_NONE}\n", *lines))
 
     def wrap(self, data_key: bytes, context: bytes) -> bytes:
         """Encrypt a segment's key with the active key. ``context`` is needed to decrypt it."""
-        nonce = os.urandom(NONCE_BYTES)
-        sealed = self._cipher(self.active_id, "a new segment").encrypt(nonce, data_key, context)
-        return nonce + bytes(sealed)
+        nonce, key = os.urandom(NONCE_BYTES), self._key(self.active_id, "a new segment")
+        return _check_value(key) + nonce + bytes(AESGCM(key).encrypt(nonce, data_key, context))
 
     def unwrap(self, key_id: str, wrapped: bytes, context: bytes, what: str) -> bytes:
         """Decrypt a segment's key. ``what`` names the segment in errors.
 
         Raises EncryptionKeyMissing, and ValueError if the encrypted key was changed.
         """
-        cipher = self._cipher(key_id, what)
-        nonce, sealed = wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:]
+        key = self._key(key_id, what)
+        check, rest = wrapped[:_CHECK_BYTES], wrapped[_CHECK_BYTES:]
+        # Another key of the same id is a mistake in the Secret. It must not look like damage, for
+        # which users give up records, and sweeps delete what no manifest names.
+        if check != _check_value(key):
+            raise EncryptionKeyMissing(key_id, what, has_other_bytes=True)
         try:
-            return bytes(cipher.decrypt(nonce, sealed, context))
+            sealed = rest[NONCE_BYTES:]
+            return bytes(AESGCM(key).decrypt(rest[:NONCE_BYTES], sealed, context))
         except InvalidTag as error:
             raise ValueError(
-                f"its key cannot be decrypted with key {key_id!r}: the object was changed, or the "
-                "key has other bytes than when the object was written"
+                f"its key cannot be decrypted with key {key_id!r}: the object was changed, or is "
+                "that of another segment"
             ) from error
 
-    def _cipher(self, key_id: str, what: str) -> AESGCM:
+    def _key(self, key_id: str, what: str) -> bytes:
         key = dict(self.keys).get(key_id)
         if key is None:
             raise EncryptionKeyMissing(key_id, what)
-        return AESGCM(key)
+        return key
 
 
 #: Ring of a store whose segments are not encrypted.
@@ -118,6 +150,11 @@ class EncryptableStorage:
     """Base of the configurations of remote stores, with the keys that encrypt segments."""
 
     key_ring: KeyRing = NO_KEYS
+
+
+def _check_value(key: bytes) -> bytes:
+    """Return bytes that identify a key, and reveal nothing else about it."""
+    return hmac.digest(key, b"tidemark key check", hashlib.sha256)[:_CHECK_BYTES]
 
 
 def _decoded(encoded: str) -> bytes | None:
