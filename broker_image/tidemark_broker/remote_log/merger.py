@@ -65,7 +65,10 @@ class Merger:
         """Return the segments to merge next; no I/O, and little work for an unchanged head."""
         head, config = self._writer.head, self._partition.log.config
         limits = merge_limits(
-            size_bytes=self._shared.dynamic.merge_bytes,
+            # A merge takes at most a second of the copy quota, so that copies wait no longer.
+            size_bytes=min(
+                self._shared.dynamic.merge_bytes, self._shared.settings.copy_bytes_per_second
+            ),
             segment_bytes=config.segment_bytes,
             segment_ms=config.segment_ms,
             retention_bytes=config.retention_bytes,

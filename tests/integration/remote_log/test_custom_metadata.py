@@ -25,7 +25,7 @@ async def test_within_the_limit_it_is_recorded(host: TieredHost) -> None:
         # objects.
         assert entry.custom_metadata is not None
         stored = sizes[entry.log_key] + sizes[entry.aux_key]
-        assert decode_custom_metadata(entry.custom_metadata) == ("", stored)
+        assert decode_custom_metadata(entry.custom_metadata) == ("", stored, None)
 
 
 async def test_above_the_limit_copying_stops_and_nothing_is_recorded(

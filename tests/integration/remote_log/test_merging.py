@@ -1,6 +1,7 @@
 """Small segments of the tier are merged, and no reader, deletion or crash notices it."""
 
 import asyncio
+import collections
 import itertools
 import threading
 import time
@@ -14,9 +15,10 @@ from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import NOW_MS, TieredHost
 from tests.integration.remote_log.watched_store import BlockedCall, ready, watch
 from tidemark.configuration.broker_keys import MERGE_MAX_BYTES
-from tidemark.configuration.topic_keys import COPY_PAUSED
+from tidemark.configuration.topic_keys import COPY_PAUSED, REMOTE_COMPRESSION
 from tidemark.configuration.values import INT64_MAX
 from tidemark.metrics import tier_table
+from tidemark.tier.segments.remote_storage_manager import decode_custom_metadata
 from tidemark.tier.stores.objects import StoreUnavailable
 from tidemark.tiering import DisablePolicy, TieringState
 from tidemark_broker.log import appending
@@ -79,6 +81,42 @@ async def test_later_segments_are_merged_with_others_of_their_size(host: TieredH
     await all_records(host, 1400)
     assert host.gauge(tier_table.MERGED_BYTES) <= 4 * host.gauge(tier_table.SIZE_BYTES)
     await no_orphans(host)
+
+
+async def test_compressed_segments_are_merged_into_a_compressed_one(host: TieredHost) -> None:
+    host.config[REMOTE_COMPRESSION] = "zstd"
+    await small_segments(host, 10)
+    await merge(host)
+    await host.until(lambda: host.live() == [(0, 199)])
+    (entry,) = host.head().finished_entries
+    assert entry.custom_metadata is not None
+    assert decode_custom_metadata(entry.custom_metadata).size_bytes < entry.size_bytes // 2
+    await all_records(host, 200)
+
+
+async def test_requests_of_a_merge_are_those_of_the_cost_model(host: TieredHost) -> None:
+    await small_segments(host, 8)
+    await ready(host)
+    calls: collections.Counter[str] = collections.Counter()
+    watch(host, lambda name, key: calls.update([name if key.startswith("data/") else "head"]))
+    await merge(host)
+    await host.until(lambda: host.live() == [(0, 159)] and len(host.objects()) == 2)
+    await host.until(lambda: len(host.head().entries) == 1)
+    # Each part is read with two requests, and written with two for all of them.
+    assert (calls["get"], calls["get_range"]) == (8, 8)
+    assert (calls["put_stream"], calls["put"]) == (1, 1)
+    # COPY_STARTED, COPY_FINISHED, and the end of the deletion. Reads of the head are few.
+    assert host.head().version - 2 * 8 <= 6
+
+
+async def test_a_merge_takes_at_most_a_second_of_the_copy_quota(make_host: MakeHost) -> None:
+    size_bytes = 20_000
+    host = make_host(remote_log_manager_copy_max_bytes_per_second=size_bytes)
+    await small_segments(host, 12)
+    await merge(host)
+    # Parts of about 2.6 kB are too large to be an eighth of that.
+    await asyncio.sleep(0.5)
+    assert len(host.live()) == 12
 
 
 async def test_pause_of_copying_stops_merges(host: TieredHost) -> None:
