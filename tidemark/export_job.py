@@ -16,6 +16,11 @@ from tidemark.configuration.values import INT64_MAX
 
 #: Environment variable that contains the order.
 ORDER_VARIABLE = "TIDEMARK_EXPORT"
+#: Variables of a pod with executors: :class:`ExecutorOrder`, and fields of the pod.
+EXECUTORS_VARIABLE = "TIDEMARK_EXECUTORS"
+POD_NAME_VARIABLE = "TIDEMARK_POD_NAME"
+POD_ADDRESS_VARIABLE = "TIDEMARK_POD_ADDRESS"
+NAMESPACE_VARIABLE = "TIDEMARK_NAMESPACE"
 REPORT_PATH = "/report"
 #: Kubernetes' limit of a termination message.
 REPORT_BYTES_MAX = 4096
@@ -141,6 +146,38 @@ class Order:
         return dataclasses.replace(
             self, source=parts[OptionPlace.SOURCE], table=table, conf=parts[OptionPlace.CONF]
         )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorOrder:
+    """Executor pods that a job's driver creates.
+
+    ``minimum`` and ``maximum``: number of executors; equal without dynamic allocation.
+    ``memory_mib``: of an executor's JVM. ``ports``: of the driver, and of block managers.
+    ``pod``: template of an executor's pod, whose container is ``container``.
+    """
+
+    image: str
+    minimum: int
+    maximum: int
+    cores: int
+    memory_mib: int
+    ports: tuple[int, int]
+    container: str
+    pod: Mapping[str, Any]
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def of_json(cls, text: str) -> "ExecutorOrder":
+        """Return the order in ``text``. Raises :class:`OrderError`."""
+        try:
+            fields: dict[str, Any] = json.loads(text)
+            driver, blocks = fields["ports"]
+            return cls(**{**fields, "ports": (int(driver), int(blocks))})
+        except (ValueError, TypeError, KeyError) as error:
+            raise OrderError(f"{EXECUTORS_VARIABLE} is no order of executors: {error!r}") from error
 
 
 class ExportJobPhase(enum.StrEnum):

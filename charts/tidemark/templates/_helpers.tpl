@@ -76,6 +76,12 @@ app.kubernetes.io/name: tidemark-export
 app.kubernetes.io/instance: {{ .Values.cluster.name | quote }}
 {{- end }}
 
+{{- /* Labels of the executor pods of Export jobs. */}}
+{{- define "tidemark.executors" -}}
+app.kubernetes.io/name: tidemark-executor
+app.kubernetes.io/instance: {{ .Values.cluster.name | quote }}
+{{- end }}
+
 {{- define "tidemark.exportLabels" -}}
 app.kubernetes.io/name: tidemark-export
 app.kubernetes.io/instance: {{ .Release.Name | quote }}

@@ -204,6 +204,7 @@ def desired_job(body: Json, around: Surroundings, defaults: JobDefaults) -> Desi
         made.read_tier()
         made.read_brokers()
         made.read_table()
+        made.check_executors()
     # The Export's conditions show the problem.
     except _Unusable as error:
         return Problem(reason=Reason.SOURCE_UNUSABLE, message=str(error), waits=error.waits)
@@ -398,6 +399,17 @@ class _Order:
         if job is not None:
             self.conf |= job.conf
             self._hide_all(OptionPlace.CONF, job.conf_secrets)
+
+    def check_executors(self) -> None:
+        """Raise ``_Unusable`` if executors would need a file, which they cannot mount."""
+        job = self._spec.job
+        if job is not None and job.executors is not None and self.files:
+            names = ", ".join(sorted({file.option for file in self.files}))
+            raise _Unusable(
+                f"spec.job.executors cannot read files of Secrets ({names}). Remove "
+                "spec.job.executors, or the certificates",
+                waits=False,
+            )
 
     def _read_schema(self, schema: ExportSchema) -> None:
         options = {

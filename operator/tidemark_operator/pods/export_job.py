@@ -2,15 +2,23 @@
 
 The Job is tried once. The operator decides about another run, as in environments without
 Kubernetes: a Job that restarted itself would do so with its first order. The pod's final report is
-its termination message; a running job is queried on the port of its page. The pod gets no token of
-the API server.
+its termination message; a running job is queried on the port of its page. The pod gets a token of
+the API server only to create executors.
 """
 
 import dataclasses
 
-from tidemark.export_job import ORDER_VARIABLE
+from tidemark.export_job import (
+    EXECUTORS_VARIABLE,
+    NAMESPACE_VARIABLE,
+    ORDER_VARIABLE,
+    POD_ADDRESS_VARIABLE,
+    POD_NAME_VARIABLE,
+)
 from tidemark_operator.controller.state.export_values import DesiredJob, SecretFile, SecretVariable
+from tidemark_operator.pods.export_executors import BLOCKS_PORT, DRIVER_PORT, executor_order
 from tidemark_operator.pods.identity import (
+    EXECUTOR,
     EXPORT,
     Json,
     cluster_labels,
@@ -64,11 +72,16 @@ class ExportRunIdentity:
     @property
     def labels(self) -> dict[str, str]:
         """Labels of the Job and its pod."""
-        return {
-            **cluster_labels(self.cluster, EXPORT),
-            EXPORT_LABEL: self.name,
-            RUN_LABEL: str(self.number),
-        }
+        return {**cluster_labels(self.cluster, EXPORT), **self._run_labels}
+
+    @property
+    def executor_labels(self) -> dict[str, str]:
+        """Labels of the executors of the Job."""
+        return {**cluster_labels(self.cluster, EXECUTOR), **self._run_labels}
+
+    @property
+    def _run_labels(self) -> dict[str, str]:
+        return {EXPORT_LABEL: self.name, RUN_LABEL: str(self.number)}
 
 
 def export_job(run: ExportRunIdentity, desired: DesiredJob) -> Json:
@@ -80,7 +93,7 @@ def export_job(run: ExportRunIdentity, desired: DesiredJob) -> Json:
             "labels": {**job.pod_labels, **run.labels},
             "annotations": dict(job.pod_annotations),
         },
-        "spec": _pod(job, desired),
+        "spec": _pod(run, job, desired),
     }
     owner = owner_reference("Export", run.name, run.uid)
     return {
@@ -90,7 +103,7 @@ def export_job(run: ExportRunIdentity, desired: DesiredJob) -> Json:
     }
 
 
-def _pod(job: ExportJob, desired: DesiredJob) -> Json:
+def _pod(run: ExportRunIdentity, job: ExportJob, desired: DesiredJob) -> Json:
     """Return the spec of the job's pod."""
     # Secrets that the job reads as files are mounted, one volume for each Secret.
     paths = {file: f"{SECRETS_FOLDER}/{file.secret}/{file.key}" for file in desired.files}
@@ -101,7 +114,7 @@ def _pod(job: ExportJob, desired: DesiredJob) -> Json:
     ]
     return pod_spec(
         job,
-        _container(job, desired, paths, secrets),
+        _container(run, job, desired, paths, secrets),
         [
             {"name": TMP, "emptyDir": {}},
             *(secret_volume(_secret_volume(n), secret) for n, secret in enumerate(secrets)),
@@ -110,12 +123,18 @@ def _pod(job: ExportJob, desired: DesiredJob) -> Json:
         {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": GRACE_S,
+            # The driver creates its executors. Other jobs do not use the API.
+            "automountServiceAccountToken": job.executors is not None,
         },
     )
 
 
 def _container(
-    job: ExportJob, desired: DesiredJob, paths: dict[SecretFile, str], secrets: list[str]
+    run: ExportRunIdentity,
+    job: ExportJob,
+    desired: DesiredJob,
+    paths: dict[SecretFile, str],
+    secrets: list[str],
 ) -> Json:
     """Return the job's container; ``paths`` are those of Secret keys that are mounted as files."""
     return {
@@ -127,8 +146,12 @@ def _container(
                 {"name": variable.variable, "valueFrom": {"secretKeyRef": _key_ref(variable)}}
                 for variable in desired.variables
             ),
+            *_executor_variables(run, job),
         ],
-        "ports": [{"name": "metrics", "containerPort": PAGE_PORT, "protocol": "TCP"}],
+        "ports": [
+            {"name": name, "containerPort": port, "protocol": "TCP"}
+            for name, port in _ports(job).items()
+        ],
         "terminationMessagePath": LAST_WORDS,
         # The last log lines of a killed process, which has left no report.
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -148,6 +171,30 @@ def _container(
             ),
         ],
     }
+
+
+def _ports(job: ExportJob) -> dict[str, int]:
+    """Return the ports of the job's pod by name; executors connect to two of them."""
+    of_driver = {} if job.executors is None else {"driver": DRIVER_PORT, "blocks": BLOCKS_PORT}
+    return {"metrics": PAGE_PORT, **of_driver}
+
+
+def _executor_variables(run: ExportRunIdentity, job: ExportJob) -> list[Json]:
+    """Return what the driver needs to create executors that end with its own pod."""
+    if job.executors is None:
+        return []
+    text = _literal(executor_order(run.executor_labels, job, job.executors).to_json())
+    return [
+        {"name": EXECUTORS_VARIABLE, "value": text},
+        *(
+            {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+            for name, path in (
+                (POD_NAME_VARIABLE, "metadata.name"),
+                (POD_ADDRESS_VARIABLE, "status.podIP"),
+                (NAMESPACE_VARIABLE, "metadata.namespace"),
+            )
+        ),
+    ]
 
 
 def _key_ref(variable: SecretVariable) -> Json:

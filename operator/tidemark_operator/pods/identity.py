@@ -25,7 +25,7 @@ Json = dict[str, Any]
 #: Field manager of the operator's own fields in server-side apply.
 MANAGER = "tidemark-operator-pods"
 #: Components in the labels of objects.
-BROKER, EXPORT = "broker", "export"
+BROKER, EXPORT, EXECUTOR = "broker", "export", "executor"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ OWN_CONF = (
 #: Folders of the image, and of the operator's mounts.
 OWN_FOLDERS = ("/tmp", "/app", "/opt/java", "/etc", "/dev", "/proc", "/sys", "/usr")
 CORES_MAX = 64
+EXECUTORS_MAX = 512
 
 
 def _code(key: str) -> str:
@@ -92,6 +93,49 @@ class JobVolume(SpecModel):
     read_only: bool | None = None
 
 
+class ExecutorPodTemplate(SpecModel):
+    """Placement of executor pods. Unset fields have the values of the job's pod."""
+
+    node_selector: Labels = Field(default_factory=dict)
+    tolerations: Tolerations = ()
+    """Such as the taint of spot nodes. A lost executor's tasks run again on another one."""
+    priority_class_name: ObjectName | None = None
+
+
+class Executors(SpecModel):
+    """Executor pods that run the tasks of the job. Their container has the job's image."""
+
+    instances: Annotated[
+        int | None, Field(ge=1, le=EXECUTORS_MAX), KubernetesSchema(format="int32")
+    ] = None
+    """Fixed number of executors."""
+    min: Annotated[int | None, Field(ge=0, le=EXECUTORS_MAX), KubernetesSchema(format="int32")] = (
+        None
+    )
+    """Least number of executors with dynamic allocation. Default: 0."""
+    max: Annotated[int | None, Field(ge=1, le=EXECUTORS_MAX), KubernetesSchema(format="int32")] = (
+        None
+    )
+    """Greatest number of executors. Executors are added while tasks wait, and removed when idle."""
+    cores: Annotated[int | None, Field(ge=1, le=CORES_MAX), KubernetesSchema(format="int32")] = None
+    """Number of parallel tasks of an executor, and its CPU request. Default: 2."""
+    memory: Annotated[str | None, Field(pattern=r"^[1-9][0-9]{0,5}(Mi|Gi)$")] = None
+    """Memory of an executor's JVM. The pod's limit is 40 % higher, for Python. Default: 2Gi."""
+    pod_template: ExecutorPodTemplate | None = None
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="has(self.instances) ? !has(self.min) && !has(self.max) : has(self.max)",
+            message="set instances, or max and optionally min",
+        ),
+        Rule(
+            rule="!has(self.min) || !has(self.max) || self.min <= self.max",
+            message="min must not be greater than max",
+            field_path=".min",
+        ),
+    )
+
+
 class ExportJob(SpecModel):
     """Pod and resources of the job."""
 
@@ -100,10 +144,12 @@ class ExportJob(SpecModel):
     image_pull_policy: PullPolicy | None = None
     image_pull_secrets: ImagePullSecrets = ()
     service_account_name: ObjectName | None = None
-    """ServiceAccount for cloud workload identity. No API token is mounted. Default:
-    exports.serviceAccount of the operator."""
+    """ServiceAccount for cloud workload identity. An API token is mounted only with executors.
+    Default: exports.serviceAccount of the operator."""
     cores: Annotated[int | None, Field(ge=1, le=CORES_MAX), KubernetesSchema(format="int32")] = None
-    """Number of parallel tasks. Default: 2."""
+    """Number of parallel tasks. Default: 2. With executors the job's pod runs no tasks."""
+    executors: Executors | None = None
+    """Executor pods. Unset: the job's pod runs all tasks. A local operator ignores them."""
     resources: PodResources | None = None
     jars: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\s,]+$")], ...],
@@ -164,5 +210,11 @@ class ExportJob(SpecModel):
             rule=f"!has(self.confSecrets) || !self.confSecrets.exists(s, {_code('s.name')})",
             message=f"a key {_CODE}",
             field_path=".confSecrets",
+        ),
+        Rule(
+            rule="!has(self.executors) || !has(self.volumes)",
+            message="executors do not mount volumes. Write to an object store, or remove "
+            "executors.",
+            field_path=".executors",
         ),
     )

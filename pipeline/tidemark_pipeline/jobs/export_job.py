@@ -28,6 +28,7 @@ from tidemark_pipeline.export.record_deletion import BrokerDeletions
 from tidemark_pipeline.export.table_options import TableOptions
 from tidemark_pipeline.export.topic_tables import TopicTable
 from tidemark_pipeline.java import JavaMissing, find_java
+from tidemark_pipeline.jobs.executor import executors_of
 from tidemark_pipeline.jobs.job_page import JobStatus
 from tidemark_pipeline.read.options import OptionError, parse
 
@@ -158,7 +159,15 @@ def _run(
     deleter = _deleter(order.source) if table_options.deletes else None
     # Stages of many topics share the cores, so that a large batch does not delay small ones.
     fair = {} if "topic" in order.source else {"spark.scheduler.mode": "FAIR"}
-    with local_session("tidemark export", cores=order.cores, settings=fair | settings) as session:
+    with (
+        executors_of(os.environ) as executors,
+        local_session(
+            "tidemark export",
+            cores=executors.cores or order.cores,
+            master=executors.master,
+            settings={**fair, **settings, **executors.settings},
+        ) as session,
+    ):
         if "topic" not in order.source:
             _export_topics(session, order, table_options, status, stop, hide, deleter)
             return

@@ -227,6 +227,20 @@ ACCEPTED |= {
         topics={"selector": {"matchLabels": {"lake": "yes"}}},
         table={"name": "lake.{topic}"},
     ),
+    "export with executors": export(
+        job={
+            "executors": {
+                "min": 0,
+                "max": 8,
+                "cores": 4,
+                "memory": "4Gi",
+                "podTemplate": {
+                    "nodeSelector": {"pool": "spot"},
+                    "tolerations": [{"key": "spot", "operator": "Exists"}],
+                },
+            }
+        }
+    ),
     "export of Avro by its text": export(
         table={"schema": {"format": "avro", "definition": "{}", "evolution": "grow"}}
     ),
@@ -743,6 +757,25 @@ REFUSED: dict[str, tuple[Object, str]] = {
     "export to a catalog of folders without a warehouse": (
         export(table={"warehouse": None, "catalog": {"type": "hadoop"}}),
         "the location of the tables is missing",
+    ),
+    **{
+        f"export with executors {executors}": (export(job={"executors": executors}), message)
+        for executors, message in (
+            ({}, "set instances, or max and optionally min"),
+            ({"instances": 2, "max": 4}, "set instances, or max and optionally min"),
+            ({"min": 5, "max": 4}, "min must not be greater than max"),
+            ({"instances": 0}, "should be greater than or equal to 1"),
+            ({"instances": 1, "memory": "2g"}, "memory in body should match"),
+        )
+    },
+    "export with executors and a volume": (
+        export(
+            job={
+                "executors": {"instances": 2},
+                "volumes": [{"claimName": "lake", "mountPath": "/lake"}],
+            }
+        ),
+        "executors do not mount volumes",
     ),
     "export with its warehouse in the wrong place": (
         export(table={"catalog": {"warehouse": "/other"}}),
