@@ -181,6 +181,20 @@ def test_failing_topics_do_not_stop_the_others(topics: Topics) -> None:
 
 
 @pytest.mark.full
+def test_killed_job_of_many_topics_neither_loses_nor_duplicates_a_row(topics: Topics) -> None:
+    topics.create("one", "two", "three", records=60)
+    with topics.job(subscribePattern=".*", maxOffsetsPerTrigger="6") as job:
+        job.wait_for(lambda report: report.commits >= 4)
+        job.process.kill()
+        job.process.wait(60)
+    # The next job continues at the offsets of each table.
+    with topics.job(every_s=None, subscribePattern=".*") as job:
+        assert job.last_report().phase is ExportJobPhase.DONE
+    for name in topics.topics:
+        topics.check(name)
+
+
+@pytest.mark.full
 def test_a_job_that_ends_names_its_failed_topics_and_continues_next_time(topics: Topics) -> None:
     topics.create("one", "two")
     with topics.job(every_s=None, subscribe="one,two,three") as job:
