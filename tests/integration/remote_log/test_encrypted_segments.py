@@ -7,6 +7,7 @@ import pytest
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.test_store_faults import all_is_well, copied_before
 from tests.integration.remote_log.test_tier_exits import until_reported
+from tests.integration.remote_log.test_transactions import batch, send
 from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import TOPIC_ID, VALUE, TieredHost
 from tidemark.tier.maintenance.rewrap import rewrap
@@ -122,3 +123,22 @@ async def test_replica_without_a_local_log_starts_from_encrypted_segments(
     replica = cluster.hosts[3].partition
     assert replica.log.local_log_start_offset == leader.partition.log.local_log_start_offset > 0
     assert replica.log.epochs.entries == leader.partition.log.epochs.entries
+
+
+async def test_replica_starts_without_the_key_of_earlier_segments(cluster: TieredCluster) -> None:
+    """Earlier segments are read for retries of producers only, which is best effort."""
+    leader = cluster.hosts[1]
+    for keys, records in ((OLD, 200), (NEW + OLD, 100)):
+        for host in cluster.hosts.values():
+            configure(host, keys)
+        await cluster.apply()
+        await send(leader, batch(records, 0, transactional=False))
+        await leader.produce(records)
+        await leader.copied()
+    await leader.upkeep.apply_retention()
+    await cluster.start(3)
+    configure(cluster.hosts[3], NEW)
+    await cluster.apply(replicas=(1, 2, 3))
+    await cluster.until_in_sync(1, 2, 3)
+    replica = cluster.hosts[3].partition
+    assert replica.log.local_log_start_offset == leader.partition.log.local_log_start_offset > 0

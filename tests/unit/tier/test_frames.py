@@ -206,12 +206,27 @@ def test_a_key_with_other_bytes_is_not_the_key(memory: Any, tmp_path: Path) -> N
     """The segment is not damaged: it would be given up or swept otherwise."""
     _, entry = copied(memory, tmp_path, "encrypted")
     other = KeyRing.parse(TWO.replace("k2", "k1"))
-    with pytest.raises(EncryptionKeyMissing, match="the line of 'k1' has other bytes"):
+    with pytest.raises(EncryptionKeyMissing, match="no line of 'k1' has the bytes"):
         RemoteStorageManager({"": memory}, other).fetch(entry, 0, 5)
     with pytest.raises(EncryptionKeyMissing):
         origin_version([memory], other, entry.key)
     with pytest.raises(EncryptionKeyMissing):
         read_origin(memory, other, "", entry.key, len(memory.objects[entry.log_key]))
+
+
+def test_segments_of_both_bytes_of_an_id_are_readable_with_both_lines(
+    memory: Any, tmp_path: Path
+) -> None:
+    """New segments had other bytes until the mistake was noticed, and no id can be changed."""
+    _, entry = copied(memory, tmp_path, "encrypted")
+    changed = TWO.replace("k2", "k1")
+    later = TierPartition().segment(10, 19, size_bytes=len(LINES))
+    data = SegmentData(tmp_path / "log", len(LINES), AUX)
+    done = RemoteStorageManager({"": memory}, KeyRing.parse(changed)).copy_segment(later, data)
+    later = replace(later, custom_metadata=done.custom_metadata, digests=done.digests)
+    for text in (ONE + changed, changed + ONE):
+        manager = RemoteStorageManager({"": memory}, KeyRing.parse(text))
+        assert manager.fetch(entry, 0, 5) == manager.fetch(later, 0, 5) == LINES[:5]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -245,7 +260,7 @@ def test_a_packed_aux_has_its_frames() -> None:
         ("k1 AAAA", "line 1 must have an id"),
         ("# c\n\nk1: AAAA", "line 3 must have a colon and 32 bytes"),
         (f"{ONE}k/1: {'A' * 43}=", "line 2 must have an id"),
-        (ONE + ONE, "line 2 must have another id than 'k1'"),
+        (ONE + ONE, "line 2 must have another key than key 1"),
         (ONE.replace("A", "*"), "32 bytes in base64"),
         ("".join(f"{n}: {'A' * 43}=\n" for n in range(101)), "more than 100 keys"),
         # Segments would be stored in the clear although a Secret is named.

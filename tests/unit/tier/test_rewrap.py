@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.tier.conftest import MemoryStore, TierPartition
-from tests.unit.tier.test_frames import AUX, LINES, NEW, OLD, TWO
+from tests.unit.tier.test_frames import AUX, LINES, NEW, OLD, ONE, TWO
 from tidemark.tier.maintenance.rewrap import rewrap
 from tidemark.tier.metadata.manifest import ManifestStore
 from tidemark.tier.metadata.segment import SegmentEntry
@@ -160,6 +160,21 @@ def test_segments_that_cannot_be_rewrapped_are_named(
     report = rewrap(tier_of(store, third))
     assert (report.rewrapped, report.failed) == (0, 4)
     assert "'k2'" in report.failures[1]
+
+
+def test_the_active_key_is_known_by_its_bytes(
+    store: CallRecordingStore, entries: list[SegmentEntry]
+) -> None:
+    """A new key with the id of the old one is not the key that the segments have."""
+    other = TWO.replace("k2", "k1")
+    report = rewrap(tier_of(store, KeyRing.parse(other)))
+    assert (report.rewrapped, report.failed) == (0, 4)
+    assert "has the bytes" in report.failures[0]
+    counted = rewrap(tier_of(store, KeyRing.parse(other)), dry_run=True).segments
+    assert counted == {"k1 with other bytes": 4, "": 1}
+    assert rewrap(tier_of(store, KeyRing.parse(other + ONE))).rewrapped == 4
+    segments = tier_of(store, KeyRing.parse(other)).segments
+    assert all(segments.fetch(entry, 0, 5) == LINES[:5] for entry in entries)
 
 
 def test_rotation_needs_an_active_key(store: CallRecordingStore) -> None:

@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 
 from tidemark.tier.metadata.layout import AUX_SUFFIX, DATA_PREFIX
 from tidemark.tier.open import Tier
-from tidemark.tier.segments.sealing import HEADER_BYTES, is_sealed, key_id_of, rewrapped
+from tidemark.tier.segments.sealing import (
+    HEADER_BYTES,
+    has_active_key,
+    is_sealed,
+    key_id_of,
+    rewrapped,
+)
 from tidemark.tier.stores.config_fields import InvalidConfig
 from tidemark.tier.stores.key_ring import EncryptionKeyMissing, KeyRing
 from tidemark.tier.stores.objects import (
@@ -90,9 +96,11 @@ def _rewrap_one(
         if not is_sealed(header):
             report.segments[""] += 1
             return
-        key_id = key_id_of(header)
-        if dry_run or key_id == keys.active_id:
-            report.segments[key_id] += 1
+        key_id, is_active = key_id_of(header), has_active_key(header, keys)
+        if dry_run or is_active:
+            # The name would say that the active key suffices, though its bytes were changed.
+            is_other = key_id == keys.active_id and not is_active
+            report.segments[f"{key_id} with other bytes" if is_other else key_id] += 1
             return
         before = store.get(key)
         after = rewrapped(before.data, key.removesuffix(AUX_SUFFIX), keys)

@@ -112,6 +112,14 @@ def key_id_of(data: bytes) -> str:
     return _parsed(data)[0]
 
 
+def has_active_key(data: bytes, ring: KeyRing) -> bool:
+    """Return whether the key in such a header is encrypted with the active key of a ring.
+
+    Raises ValueError if the header was changed.
+    """
+    return ring.is_active(*_parsed(data))
+
+
 def rewrapped(data: bytes, segment_key: str, ring: KeyRing) -> bytes:
     """Return an encrypted auxiliary object for the active key of a ring; only its header differs.
 

@@ -29,9 +29,10 @@ KEY_BYTES = 32
 NONCE_BYTES = 12
 TAG_BYTES = 16
 _CHECK_BYTES = 8
+_SEALED_AT = _CHECK_BYTES + NONCE_BYTES
 #: Size of an encrypted key: check value of the key-encryption key, then nonce, key and tag of
 #: AES-256-GCM.
-WRAPPED_BYTES = _CHECK_BYTES + NONCE_BYTES + KEY_BYTES + TAG_BYTES
+WRAPPED_BYTES = _SEALED_AT + KEY_BYTES + TAG_BYTES
 #: First line of a ring without an active key.
 _NONE = "none"
 #: Limits of a ring. An id has a field of fixed size in each segment's auxiliary object.
@@ -47,12 +48,12 @@ class EncryptionKeyMissing(StoreUnavailable):
     """
 
     def __init__(self, key_id: str, what: str, *, has_other_bytes: bool = False) -> None:
-        problem, remedy = "which is not among the encryption keys of the remote storage", "Add"
+        problem = "which is not among the encryption keys of the remote storage"
         if has_other_bytes:
-            problem, remedy = f"and the line of {key_id!r} has other bytes now", "Restore"
+            problem = f"and no line of {key_id!r} has the bytes that this key had"
         super().__init__(
-            f"{what} is encrypted with key {key_id!r}, {problem}. {remedy} the line of {key_id!r} "
-            "with the bytes that it had; nothing is lost",
+            f"{what} is encrypted with key {key_id!r}, {problem}. Add the line of {key_id!r} that "
+            "the keys had before; nothing is lost",
             reason=Reason.ENCRYPTION_KEY_MISSING,
             retriable=False,
         )
@@ -60,9 +61,10 @@ class EncryptionKeyMissing(StoreUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """Keys by id, none if no segment is encrypted.
+    """Keys with their ids, none if no segment is encrypted.
 
-    ``encrypts``: whether the first key is active. Otherwise all keys only decrypt.
+    Keys may share an id, because an administrator may have changed the bytes of one. ``encrypts``:
+    whether the first key is active. Otherwise all keys only decrypt.
     """
 
     keys: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
@@ -71,7 +73,7 @@ class KeyRing:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse the text of the keys. Raises InvalidConfig, without any key."""
-        keys: dict[str, bytes] = {}
+        keys: list[tuple[str, bytes]] = []
         encrypts = True
         for number, line in enumerate(text.splitlines(), 1):
             content = line.strip()
@@ -86,9 +88,10 @@ class KeyRing:
             key = _decoded(encoded)
             if key is None:
                 raise _invalid(number, f"a colon and {KEY_BYTES} bytes in base64 after the id")
-            if key_id in keys:
-                raise _invalid(number, f"another id than {key_id!r}, which is used above")
-            keys[key_id] = key
+            if (key_id, key) in keys:
+                first = keys.index((key_id, key)) + 1
+                raise _invalid(number, f"another key than key {first}")
+            keys.append((key_id, key))
         if len(keys) > _KEYS_MAX:
             raise InvalidConfig(f"remoteStorage: {KEYS_NAME} has more than {_KEYS_MAX} keys")
         # Brokers would store segments in the clear, although keys were meant to be configured.
@@ -97,7 +100,7 @@ class KeyRing:
                 f"remoteStorage: {KEYS_NAME} has no key. Add a line with a key, or remove the "
                 "reference to it"
             )
-        return cls(tuple(keys.items()), encrypts)
+        return cls(tuple(keys), encrypts)
 
     @property
     def active_id(self) -> str:
@@ -111,34 +114,32 @@ class KeyRing:
 
     def wrap(self, data_key: bytes, context: bytes) -> bytes:
         """Encrypt a segment's key with the active key. ``context`` is needed to decrypt it."""
-        nonce, key = os.urandom(NONCE_BYTES), self._key(self.active_id, "a new segment")
+        nonce, key = os.urandom(NONCE_BYTES), self.keys[0][1]
         return _check_value(key) + nonce + bytes(AESGCM(key).encrypt(nonce, data_key, context))
+
+    def is_active(self, key_id: str, wrapped: bytes) -> bool:
+        """Return whether a segment's key was encrypted with the active key."""
+        return key_id == self.active_id != "" and wrapped.startswith(_check_value(self.keys[0][1]))
 
     def unwrap(self, key_id: str, wrapped: bytes, context: bytes, what: str) -> bytes:
         """Decrypt a segment's key. ``what`` names the segment in errors.
 
         Raises EncryptionKeyMissing, and ValueError if the encrypted key was changed.
         """
-        key = self._key(key_id, what)
-        check, rest = wrapped[:_CHECK_BYTES], wrapped[_CHECK_BYTES:]
+        named = [key for name, key in self.keys if name == key_id]
         # Another key of the same id is a mistake in the Secret. It must not look like damage, for
         # which users give up records, and sweeps delete what no manifest names.
-        if check != _check_value(key):
-            raise EncryptionKeyMissing(key_id, what, has_other_bytes=True)
+        key = next((key for key in named if wrapped.startswith(_check_value(key))), None)
+        if key is None:
+            raise EncryptionKeyMissing(key_id, what, has_other_bytes=bool(named))
+        nonce, sealed = wrapped[_CHECK_BYTES:_SEALED_AT], wrapped[_SEALED_AT:]
         try:
-            sealed = rest[NONCE_BYTES:]
-            return bytes(AESGCM(key).decrypt(rest[:NONCE_BYTES], sealed, context))
+            return bytes(AESGCM(key).decrypt(nonce, sealed, context))
         except InvalidTag as error:
             raise ValueError(
                 f"its key cannot be decrypted with key {key_id!r}: the object was changed, or is "
                 "that of another segment"
             ) from error
-
-    def _key(self, key_id: str, what: str) -> bytes:
-        key = dict(self.keys).get(key_id)
-        if key is None:
-            raise EncryptionKeyMissing(key_id, what)
-        return key
 
 
 #: Ring of a store whose segments are not encrypted.
