@@ -4,6 +4,7 @@ They are those of the ``tidemark`` source, or of Spark's Kafka source for Apache
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from tidemark.tier.stores.config import RemoteStorage, from_options
 from tidemark_devcluster import processes
@@ -75,6 +76,6 @@ def tier_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
     }
 
 
-def storage(cluster: LocalCluster) -> RemoteStorage:
-    """Return the tier as the library's configuration."""
-    return from_options(tier_options(cluster, "-"), {})
+def storage(cluster: LocalCluster, more: Mapping[str, str] = MappingProxyType({})) -> RemoteStorage:
+    """Return the tier as the library's configuration. ``more``: further options."""
+    return from_options({**tier_options(cluster, "-"), **more}, {})

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from tidemark.tier.open import open_tier
+from tidemark.tier.stores.key_ring import KEYS_OPTION
 from tidemark_cli.common import fail_on, open_cluster
 from tidemark_cli.tier.stores import TierOptions
 from tidemark_cli.tier.tables import EXPLAINED, PAIR, pairs
@@ -52,10 +53,10 @@ class SourceOptions(TierOptions):
     def is_local(self) -> bool:
         """Return whether neither a tier nor an Apache Kafka is named. Raises OptionError.
 
-        Brokers of ours may be: they replace those of the local cluster.
+        Brokers of ours may be: they replace those of the local cluster. So may encryption keys.
         """
         named, extra = self.named(), self.extra()
-        if named.keys() - {"bootstrap"}:
+        if named.keys() - {"bootstrap", KEYS_OPTION}:
             return False
         return not (is_kafka_topic(extra) and (named or names_brokers(extra)))
 

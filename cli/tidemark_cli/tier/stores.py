@@ -12,6 +12,7 @@ from tidemark.tier.metadata.topics import TopicObject
 from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.stores.config import RemoteStorage, from_options
 from tidemark.tier.stores.config_fields import InvalidConfig
+from tidemark.tier.stores.key_ring import KEYS_OPTION
 from tidemark.tier.stores.objects import ObjectNotFound, StoreError
 from tidemark_cli.common import DEFAULT_DIR, DirOption, fail, fail_on, open_cluster
 from tidemark_devcluster.tier import storage
@@ -122,7 +123,10 @@ class TierOptions:
         given = self.named()
         with fail_on(InvalidConfig, LookupError, StoreError):
             config = (
-                from_options(given, os.environ) if given else storage(open_cluster(self.directory))
+                # Keys alone name no tier: they are those of the local cluster's.
+                from_options(given, os.environ)
+                if given.keys() - {KEYS_OPTION}
+                else storage(open_cluster(self.directory), given)
             )
             tier = open_tier(config)
             # The identity object is in every tier that a broker has used.

@@ -33,6 +33,11 @@ def source_of(given: Mapping[str, str], extra: Mapping[str, str], folder: Path) 
     [
         ({"path": ""}, {}, {"path": "/tier", "bootstrap": "own:1"}),
         ({"bootstrap": "b:1"}, {}, {"path": "/tier", "bootstrap": "b:1"}),
+        (
+            {"encryption_keys": "f"},
+            {},
+            {"path": "/tier", "bootstrap": "own:1", "encryptionKeysLocation": "f"},
+        ),
         ({"path": "/lake"}, {"failOnDataLoss": "false"}, {"path": "/lake"}),
         ({"bootstrap": "b:1"}, KAFKA, {"bootstrap": "b:1"}),
         ({"bootstrap": "b:1"}, {"Engine": "KAFKA"}, {"bootstrap": "b:1"}),

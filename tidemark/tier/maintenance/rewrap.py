@@ -5,9 +5,13 @@ are neither read nor written. An object that is deleted meanwhile stays deleted.
 interrupted at any point and repeated. It needs no manifest, no broker and no lease.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 from tidemark.tier.metadata.layout import AUX_SUFFIX, DATA_PREFIX
 from tidemark.tier.open import Tier
@@ -27,8 +31,9 @@ from tidemark.tier.stores.objects import (
     PreconditionFailed,
 )
 
-#: Segments between two calls of ``progress``.
-_PROGRESS_SEGMENTS = 1000
+#: Segments that are listed together, and then reported by ``progress``.
+_PAGE_SEGMENTS = 1000
+_THREADS = 16
 #: Failures that a report names one by one.
 NAMED_MAX = 100
 
@@ -52,11 +57,23 @@ class RewrapReport:
         """Number of segments that were examined."""
         return self.segments.total() + self.failed
 
-    def fail(self, text: str) -> None:
-        """Record a segment that could not be changed."""
-        self.failed += 1
-        if len(self.failures) < NAMED_MAX:
-            self.failures.append(text)
+    def add(self, outcome: "_Outcome") -> None:
+        """Count a segment by its key, or record why it could not be changed."""
+        if outcome.failure:
+            self.failed += 1
+            if len(self.failures) < NAMED_MAX:
+                self.failures.append(outcome.failure)
+        elif outcome.key_id is not None:
+            self.segments[outcome.key_id] += 1
+            self.rewrapped += outcome.is_rewrapped
+
+
+class _Outcome(NamedTuple):
+    """Id of a segment's key at the end ("" for none, None if it was deleted), or the failure."""
+
+    key_id: str | None = None
+    is_rewrapped: bool = False
+    failure: str = ""
 
 
 def rewrap(
@@ -74,10 +91,15 @@ def rewrap(
         raise InvalidConfig(
             "there is no active encryption key: name the file with the keys, the new one first"
         )
-    for store in tier.segments.stores.values():
-        for number, key in enumerate(_auxiliary_keys(store), 1):
-            _rewrap_one(store, key, keys, report, dry_run=dry_run)
-            if number % _PROGRESS_SEGMENTS == 0:
+    # A request waits for the store most of the time, so several segments are processed at once. A
+    # limited number of keys is in memory, however many segments there are.
+    with ThreadPoolExecutor(_THREADS, "rewrap") as pool:
+        for store in tier.segments.stores.values():
+            listed = _auxiliary_keys(store)
+            while page := list(itertools.islice(listed, _PAGE_SEGMENTS)):
+                one = partial(_rewrapped, store, keys, dry_run=dry_run)
+                for outcome in pool.map(one, page):
+                    report.add(outcome)
                 progress(report)
     return report
 
@@ -86,29 +108,24 @@ def _auxiliary_keys(store: ObjectStore) -> Iterator[str]:
     return (info.key for info in store.list(DATA_PREFIX) if info.key.endswith(AUX_SUFFIX))
 
 
-def _rewrap_one(
-    store: ObjectStore, key: str, keys: KeyRing, report: RewrapReport, *, dry_run: bool
-) -> None:
-    """Examine one auxiliary object, change its header if necessary, and count it."""
+def _rewrapped(store: ObjectStore, keys: KeyRing, key: str, *, dry_run: bool) -> _Outcome:
+    """Examine one auxiliary object, and change its header if necessary."""
     try:
         # The header shows whether there is anything to do, so usually little is read.
         header = store.get_range(key, 0, HEADER_BYTES)
         if not is_sealed(header):
-            report.segments[""] += 1
-            return
+            return _Outcome("")
         key_id, is_active = key_id_of(header), has_active_key(header, keys)
         if dry_run or is_active:
             # The name would say that the active key suffices, though its bytes were changed.
             is_other = key_id == keys.active_id and not is_active
-            report.segments[f"{key_id} with other bytes" if is_other else key_id] += 1
-            return
+            return _Outcome(f"{key_id} with other bytes" if is_other else key_id)
         before = store.get(key)
         after = rewrapped(before.data, key.removesuffix(AUX_SUFFIX), keys)
         store.replace(key, after, before.version)
-        report.segments[keys.active_id] += 1
-        report.rewrapped += 1
     # Deleted since the listing. Another rotation may have been faster, with the same result.
     except (ObjectNotFound, PreconditionFailed):
-        return
+        return _Outcome()
     except (EncryptionKeyMissing, ObjectTooLarge, ValueError) as error:
-        report.fail(f"{key}: {error}")
+        return _Outcome(failure=f"{key}: {error}")
+    return _Outcome(keys.active_id, is_rewrapped=True)
