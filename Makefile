@@ -216,6 +216,11 @@ export-kills: $(ALL)
 	@EXPORT_EXAMPLE=1 $(BIN)/python -m pytest -q e2e/test_examples.py e2e/test_exports.py -k "10-export or 11-export or exports"
 	@$(BIN)/python -m tests.export_kills $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(TABLE),--table $(TABLE)) $(if $(EXECUTORS),--executors)
 
+# A day of a continuous export with maintenance: a commit for each minute, in compressed time. HOURS: of the day (24). FORMAT: iceberg (the default) or delta.
+.PHONY: export-day
+export-day: $(ALL) $(SPARK)
+	@$(BIN)/python -m tests.export_day $(if $(HOURS),--hours $(HOURS)) $(if $(FORMAT),--format $(FORMAT))
+
 # Compares Spark and an export to Iceberg with confluent-kafka while workers and brokers are killed and tiering is switched.
 # RECORDS: approximate number (5000000). TIER=s3: on MinIO. ONLY: scenarios whose names contain this.
 pipeline-proof: $(ALL) $(SPARK)

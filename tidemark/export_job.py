@@ -31,6 +31,7 @@ MESSAGE_CHARS_MAX = 1024
 TOPICS_NAMED_MAX = 20
 _FAILURE_CHARS_MAX = 256
 _NAME_CHARS_MAX = 255
+MAINTENANCE_CHARS_MAX = 256
 
 
 class OptionPlace(enum.StrEnum):
@@ -61,6 +62,27 @@ class OrderError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenancePlan:
+    """Maintenance of the job's tables.
+
+    ``schedule``, ``zone``: as in :meth:`tidemark.schedule.Schedule.of`. ``keep_ms``: age up to
+    which versions of a table are kept; None keeps all. ``keep_last``: versions of any age that are
+    kept. ``orphans_ms``: age from which files that no version names are deleted; None keeps them.
+    ``pause_ms``: time for which a step may keep the export from committing. ``since_ms``: time of
+    the last run, or of the Export's creation.
+    """
+
+    schedule: str
+    zone: str = ""
+    compact: bool = True
+    keep_ms: int | None = None
+    keep_last: int = 1
+    orphans_ms: int | None = None
+    pause_ms: int
+    since_ms: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """Work of a job.
 
@@ -70,6 +92,7 @@ class Order:
     ``conf``: Spark's configuration. ``jars``: added to, or used instead of, those of the image.
     ``every_s``: interval of commits of a job that runs until it is stopped; None: export everything
     once.
+    ``maintenance``: None if the job does not maintain its tables.
     """
 
     source: Mapping[str, str]
@@ -81,10 +104,15 @@ class Order:
     cores: int = 2
     definition: str = ""
     definition_name: str = ""
+    maintenance: MaintenancePlan | None = None
 
     def to_json(self) -> str:
         """Return one line; equal orders give equal lines."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"))
+        fields = dataclasses.asdict(self)
+        # Left out, so that an image of an older version can read the order.
+        if self.maintenance is None:
+            del fields["maintenance"]
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def of_json(cls, text: str) -> "Order":
@@ -101,6 +129,8 @@ class Order:
                 )
                 for item in fields.pop("hidden", ())
             )
+            if "maintenance" in fields:
+                fields["maintenance"] = MaintenancePlan(**fields["maintenance"])
             return cls(**{**fields, "hidden": hidden, "jars": tuple(fields.get("jars", ()))})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise OrderError(f"{ORDER_VARIABLE} is no order of an export: {error!r}") from error
@@ -221,6 +251,43 @@ class TopicsReport:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceReport:
+    """Maintenance of a job's tables. Times are Unix time in milliseconds.
+
+    ``step``: the step in progress, "" between runs. ``started_ms``: start of the newest run.
+    ``next_ms``: start of the next one. ``failures``: tables whose maintenance failed in the last
+    run, with the first error in ``message``. The other figures are of the last run:
+    ``compacted`` files were rewritten to ``into`` files, and ``expired`` versions, ``removed``
+    files and ``orphans`` were deleted.
+    """
+
+    step: str = ""
+    message: str = ""
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    next_ms: int | None = None
+    failures: int = 0
+    compacted: int = 0
+    into: int = 0
+    expired: int = 0
+    removed: int = 0
+    orphans: int = 0
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> "MaintenanceReport | None":
+        """Parse the report's fields; return None if one is invalid."""
+        texts = [fields.get(name, "") for name in ("step", "message")]
+        figures = {name: fields.get(name) for name in _MAINTENANCE_FIGURES}
+        if not all(isinstance(text, str) for text in texts):
+            return None
+        if not all(_is_figure(name, value) for name, value in figures.items()):
+            return None
+        step, message = (shortened(_printable(text), MAINTENANCE_CHARS_MAX) for text in texts)
+        known = {name: value for name, value in figures.items() if value is not None}
+        return cls(step=step, message=message, **known)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobReport:
     """State of a job; None where it is not known.
 
@@ -229,6 +296,7 @@ class JobReport:
     ``committed_ms``. ``current_ms``: the table has everything that the topic had at this time.
     Times are Unix time in milliseconds. ``topics``: of a job that exports many topics, whose
     figures are sums.
+    ``maintenance``: None if the job does none.
     """
 
     phase: ExportJobPhase
@@ -240,15 +308,21 @@ class JobReport:
     committed_ms: int | None = None
     current_ms: int | None = None
     topics: TopicsReport | None = None
+    maintenance: MaintenanceReport | None = None
 
     def to_json(self, most_bytes: int = REPORT_BYTES_MAX) -> bytes:
         """Return the report as at most ``most_bytes`` bytes of JSON."""
         fields, most = dataclasses.asdict(self), MESSAGE_CHARS_MAX
-        # Rows of topics are left out from the end, then the message is shortened, until it fits.
+        # Rows of topics are left out from the end, then texts are shortened, until it fits.
         rows = [] if self.topics is None else [_row(topic) for topic in self.topics.worst]
         while True:
             if self.topics is not None:
                 fields["topics"]["worst"] = rows
+            if self.maintenance is not None:
+                least = min(most, MAINTENANCE_CHARS_MAX)
+                for name in ("step", "message"):
+                    text = shortened(_printable(getattr(self.maintenance, name)), least)
+                    fields["maintenance"][name] = text
             text = json.dumps(fields | {"message": shortened(_printable(self.message), most)})
             if len(text) <= most_bytes:
                 return text.encode()
@@ -269,18 +343,30 @@ class JobReport:
             # Figures that are missing or null are not known.
             figures = {name: fields.get(name) for name in _FIGURES}
             topics = _topics_of(fields.get("topics"))
+            upkeep = fields.get("maintenance")
+            maintenance = None if upkeep is None else MaintenanceReport.of(upkeep)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
-        if not isinstance(message, str):
+        if not isinstance(message, str) or (upkeep is not None and maintenance is None):
             return None
         if not all(_is_figure(name, value) for name, value in figures.items()):
             return None
         # A job that has not committed yet may leave the field out.
         figures["commits"] = figures["commits"] or 0
-        return cls(phase=phase, message=shortened(_printable(message)), topics=topics, **figures)
+        return cls(
+            phase=phase,
+            message=shortened(_printable(message)),
+            topics=topics,
+            maintenance=maintenance,
+            **figures,
+        )
 
 
 _FIGURES = ("lag", "rows", "letters", "commits", "committed_ms", "current_ms")
+_MAINTENANCE_FIGURES = (
+    *("started_ms", "ended_ms", "next_ms", "failures"),
+    *("compacted", "into", "expired", "removed", "orphans"),
+)
 
 
 def _row(topic: TopicReport) -> dict[str, Any]:

@@ -839,7 +839,18 @@ USER: ReasonTable = {
 
 EXPORT: ReasonTable = {
     Reason.PENDING: ReasonEntry(
-        "Ready=Unknown", "No operator has reconciled the object yet.", "Start the operator."
+        "Ready=Unknown; Maintained=Unknown before the first maintenance",
+        "No operator has reconciled the object yet.",
+        "Start the operator.",
+    ),
+    Reason.MAINTAINED: ReasonEntry(
+        "Maintained=True", "The last maintenance of the tables succeeded.", _NOTHING
+    ),
+    Reason.MAINTENANCE_FAILED: ReasonEntry(
+        "Maintained=False",
+        "The last maintenance of a table failed. The export continues, and the next scheduled "
+        "time repeats the maintenance.",
+        "See the error in the message, and the log of the job's pod.",
     ),
     Reason.RUNNING: ReasonEntry(
         "Ready=True; Exporting=True during a scheduled run", "The job is running.", _NOTHING

@@ -178,6 +178,8 @@ class Reason(enum.StrEnum):
     SECRET_NOT_OFFERED = "SecretNotOffered"
     IMAGE_MISSING = "ImageMissing"
     JOB_REFUSED = "JobRefused"
+    MAINTAINED = "Maintained"
+    MAINTENANCE_FAILED = "MaintenanceFailed"
 
     # Deletion protection
     DELETION_PROTECTED = "DeletionProtected"

@@ -1,5 +1,6 @@
 """Messages between the operator and an Export's job, and the rejection of invalid ones."""
 
+import dataclasses
 import json
 
 import pytest
@@ -7,12 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.export_job import (
+    MAINTENANCE_CHARS_MAX,
     MESSAGE_CHARS_MAX,
     REPORT_BYTES_MAX,
     SERVED_BYTES_MAX,
     ExportJobPhase,
     Hidden,
     JobReport,
+    MaintenancePlan,
+    MaintenanceReport,
     OptionPlace,
     Order,
     OrderError,
@@ -34,6 +38,14 @@ ORDER = Order(
 
 def test_an_order_is_read_back() -> None:
     assert Order.of_json(ORDER.to_json()) == ORDER
+
+
+def test_an_order_with_maintenance_is_read_back() -> None:
+    plan = MaintenancePlan(schedule="@daily", zone="Europe/Berlin", keep_ms=None, pause_ms=1)
+    ordered = dataclasses.replace(ORDER, maintenance=plan)
+    assert Order.of_json(ordered.to_json()) == ordered
+    # An image of an older version can read any other order.
+    assert "maintenance" not in ORDER.to_json()
 
 
 def test_values_are_written_to_their_fields() -> None:
@@ -69,6 +81,14 @@ def test_invalid_order_is_refused(text: str) -> None:
         lag=st.none() | st.integers(0, 2**63 - 1),
         commits=st.integers(0, 2**63 - 1),
         current_ms=st.none() | st.integers(0, 253_402_300_799_999),
+        maintenance=st.none()
+        | st.builds(
+            MaintenanceReport,
+            step=st.text(max_size=300),
+            message=st.text(max_size=3000),
+            next_ms=st.none() | st.integers(0, 253_402_300_799_999),
+            removed=st.integers(0, 2**63 - 1),
+        ),
     )
 )
 def test_a_report_fits_into_a_termination_message_and_is_read_back(report: JobReport) -> None:
@@ -82,6 +102,13 @@ def test_a_report_fits_into_a_termination_message_and_is_read_back(report: JobRe
         report.current_ms,
     )
     assert len(found.message) <= MESSAGE_CHARS_MAX
+    if report.maintenance is not None:
+        assert found.maintenance is not None
+        assert len(found.maintenance.message) <= MAINTENANCE_CHARS_MAX
+        assert (found.maintenance.next_ms, found.maintenance.removed) == (
+            report.maintenance.next_ms,
+            report.maintenance.removed,
+        )
     # Other messages may have to be shortened, because escapes take more bytes.
     if report.message.isascii() and report.message.isprintable() and len(report.message) < 1000:
         assert found.message == report.message
@@ -140,6 +167,10 @@ GOOD = json.loads(JobReport(phase=ExportJobPhase.RUNNING, lag=3).to_json())
         {"rows": True},
         {"committed_ms": 253_402_300_800_000},
         {"message": "x" * SERVED_BYTES_MAX},
+        {"maintenance": []},
+        {"maintenance": {"step": 3}},
+        {"maintenance": {"removed": -1}},
+        {"maintenance": {"next_ms": 253_402_300_800_000}},
     ],
     ids=str,
 )

@@ -25,5 +25,13 @@ TOPICS_FAILING = gauge("tidemark_export_topics_failing", "Topics that are not ex
 TOPICS_BEHIND = gauge(
     "tidemark_export_topics_behind", "Topics with records that are not in their table yet."
 )
+MAINTAINED = gauge(
+    "tidemark_export_maintenance_timestamp_seconds",
+    "Unix time of the end of this job's last maintenance of its tables.",
+)
+MAINTENANCE_FAILURES = gauge(
+    "tidemark_export_maintenance_failed_tables",
+    "Tables whose maintenance failed in this job's last run of it.",
+)
 
 ALL = rows(globals())

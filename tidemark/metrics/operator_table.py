@@ -98,6 +98,7 @@ UNSETTLED = gauge(
             "Exporting",
             "ExternalAddress",
             "FullyReplicated",
+            "Maintained",
             "ObjectsAccepted",
             "PodUpToDate",
             "RemoteIntegrity",

@@ -44,7 +44,7 @@ _REPORTED: Mapping[str, Mapping[str, str]] = {
         "ConfigEffective": "False",
     },
     "User": {"Ready": "False", "Stalled": "True"},
-    "Export": {"Ready": "False", "Stalled": "True", "Exporting": "False"},
+    "Export": {"Ready": "False", "Stalled": "True", "Exporting": "False", "Maintained": "False"},
     "RecordDeletion": {"Succeeded": "False", "Stalled": "True"},
 }
 #: Kinds in the order in which problems spread: a broker's failure is the cause of a topic's.

@@ -19,12 +19,12 @@ from tidemark_devcluster.toolchain.maven import (
     JarSet,
     MavenMissing,
     ensure_jars,
-    iceberg_aws,
+    iceberg_cloud,
     table_format,
 )
 from tidemark_devcluster.toolchain.packages import ensure_spark
 from tidemark_pipeline.errors import DataLoss, ExportError, project_error
-from tidemark_pipeline.export.formats import S3_PACKAGE, Format, packages
+from tidemark_pipeline.export.formats import CLOUD_PACKAGES, Format, packages
 from tidemark_pipeline.export.table_options import TableOptions, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.read.options import OptionError
@@ -186,8 +186,8 @@ def jars(
     if given or conf.keys() & {"spark.jars", "spark.jars.packages"}:
         return list(given)
     sets: list[JarSet] = [table_format(kind)]
-    if S3_PACKAGE in packages(kind, catalog):
-        sets.append(iceberg_aws())
+    needed = packages(kind, catalog)
+    sets += [iceberg_cloud(cloud) for cloud in CLOUD_PACKAGES if CLOUD_PACKAGES[cloud] in needed]
     try:
         return [str(jar) for jar_set in sets for jar in sorted(ensure_jars(jar_set).glob("*.jar"))]
     except MavenMissing:

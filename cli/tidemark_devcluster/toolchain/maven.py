@@ -15,7 +15,7 @@ from pathlib import Path
 from tidemark_devcluster.toolchain import ToolchainError
 from tidemark_devcluster.toolchain.cache import build_key, is_cached, make_once, user_cache
 from tidemark_devcluster.toolchain.progress import BuildProgress, run_reporting
-from tidemark_pipeline.export.formats import PACKAGES, S3_PACKAGE, Format
+from tidemark_pipeline.export.formats import CLOUD_PACKAGES, PACKAGES, Format
 from tidemark_pipeline.java import JavaMissing, find_java
 
 POMS = Path(__file__).with_name("poms")
@@ -62,10 +62,12 @@ def table_format(name: Format) -> JarSet:
     )
 
 
-def iceberg_aws() -> JarSet:
-    """Return the jars that Iceberg needs for S3."""
-    version = S3_PACKAGE.rpartition(":")[2]
-    return JarSet(name="iceberg-aws", version=version, version_property="iceberg.version", jars=1)
+def iceberg_cloud(cloud: str) -> JarSet:
+    """Return the jars that Iceberg needs for a cloud of :data:`CLOUD_PACKAGES`."""
+    version = CLOUD_PACKAGES[cloud].rpartition(":")[2]
+    return JarSet(
+        name=f"iceberg-{cloud}", version=version, version_property="iceberg.version", jars=1
+    )
 
 
 def spark_kafka(version: str) -> JarSet:

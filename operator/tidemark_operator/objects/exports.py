@@ -8,8 +8,9 @@ import datetime as dt
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tidemark.export_job import Hidden, OptionPlace, Order
+from tidemark.export_job import Hidden, MaintenancePlan, OptionPlace, Order
 from tidemark.reasons import Reason
+from tidemark.schedule import Schedule, ScheduleError
 from tidemark.tier.stores.config import (
     KINDS,
     OPTIONAL_CREDENTIALS,
@@ -28,8 +29,6 @@ from tidemark_operator.controller.state.export_values import (
     ExportOutcome,
     ExportRunRecord,
     Problem,
-    Schedule,
-    ScheduleError,
     SecretFile,
     SecretVariable,
     TableId,
@@ -39,6 +38,7 @@ from tidemark_operator.controller.state.users import UserInfo
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.resources.cluster import Cluster, RemoteStorage
 from tidemark_operator.resources.export import (
+    Compaction,
     Export,
     ExportRun,
     ExportSchema,
@@ -46,9 +46,11 @@ from tidemark_operator.resources.export import (
     ExportSpec,
     ExportTable,
     ExportTopics,
+    OrphanRemoval,
     ReadTier,
+    RunReference,
     SchemaRegistry,
-    TableFormat,
+    SnapshotExpiration,
     ValueFormat,
 )
 from tidemark_operator.resources.export_pod import SecretValue
@@ -56,6 +58,11 @@ from tidemark_operator.resources.references import SecretKeyRef
 from tidemark_operator.resources.scalars import duration_ms, ms_of_time
 
 INTERVAL_MS = 60_000
+#: Defaults of maintenance.
+MAINTENANCE_SCHEDULE = "@hourly"
+KEEP_MS = 7 * 24 * 3_600_000
+ORPHANS_MS = 3 * 24 * 3_600_000
+PAUSE_MS = 5 * 60_000
 CORES = 2
 LISTENER = "PLAINTEXT"
 BOOTSTRAP = "bootstrap"
@@ -102,6 +109,7 @@ def export_info(body: Json) -> tuple[ExportInfo, Problem | None]:
         schedule=schedule,
         interval_ms=duration_ms(interval) if interval else INTERVAL_MS,
         suspended=bool(spec.suspend),
+        maintains=spec.maintenance is not None,
         run=_run(status.run),
         failures=status.failures or 0,
         last_failure=status.last_failure or "",
@@ -115,19 +123,54 @@ def export_info(body: Json) -> tuple[ExportInfo, Problem | None]:
 
 
 def _schedule(spec: ExportSpec) -> tuple[Schedule | None, Problem | None]:
-    if spec.schedule is None:
-        return None, None
+    """Return the schedule, None of a continuous Export, and the problem with a schedule."""
+    field, found = "spec.schedule", None
     try:
-        return Schedule.of(spec.schedule, spec.time_zone or ""), None
+        if spec.schedule is not None:
+            found = Schedule.of(spec.schedule, spec.time_zone or "")
+        # The job evaluates this one.
+        if spec.maintenance is not None:
+            field, upkeep = "spec.maintenance.schedule", spec.maintenance
+            Schedule.of(upkeep.schedule or MAINTENANCE_SCHEDULE, upkeep.time_zone or "")
     except ScheduleError as error:
-        return None, Problem(
-            reason=Reason.SCHEDULE_INVALID, message=f"{error}. Correct spec.schedule"
-        )
+        return found, Problem(reason=Reason.SCHEDULE_INVALID, message=f"{error}. Correct {field}")
+    return found, None
+
+
+def _maintenance(export: Export) -> MaintenancePlan | None:
+    """Return the maintenance that the job does, None without any."""
+    spec, status = export.spec.maintenance, export.status.maintenance
+    if spec is None:
+        return None
+    compaction = spec.compaction or Compaction()
+    expire = spec.expire_snapshots or SnapshotExpiration()
+    orphans = spec.remove_orphans or OrphanRemoval()
+    # A run counts from its start: a job that ended in the middle does not repeat it at once.
+    last = _ms(status.start_time) if status is not None else None
+    created = _ms(export.metadata.creation_timestamp)
+    return MaintenancePlan(
+        schedule=spec.schedule or MAINTENANCE_SCHEDULE,
+        zone=spec.time_zone or "",
+        compact=compaction.enabled is not False,
+        keep_ms=_age_ms(expire, KEEP_MS),
+        keep_last=expire.keep_last or 1,
+        orphans_ms=_age_ms(orphans, ORPHANS_MS),
+        pause_ms=duration_ms(spec.max_pause) if spec.max_pause else PAUSE_MS,
+        since_ms=last or created or 0,
+    )
+
+
+def _age_ms(spec: SnapshotExpiration | OrphanRemoval, default_ms: int) -> int | None:
+    if spec.enabled is False:
+        return None
+    return duration_ms(spec.older_than) if spec.older_than else default_ms
 
 
 def tables_of(table: ExportTable) -> frozenset[TableId]:
     """Return all tables that the export writes; a catalog is identified by its address."""
-    place = {**table.catalog, "warehouse": (table.warehouse or "").rstrip("/")}
+    # Delta and the hadoop catalog have a table in the same folder of a warehouse.
+    hadoop = {} if "catalog-impl" in table.catalog else {"type": "hadoop"}
+    place = {**hadoop, **table.catalog, "warehouse": (table.warehouse or "").rstrip("/")}
     identifying = ("type", "catalog-impl", "uri", "warehouse")
     catalog = " ".join(str(place.get(name, "")) for name in identifying)
     # Rows that do not fit a schema go to a second table.
@@ -224,6 +267,7 @@ def desired_job(body: Json, around: Surroundings, defaults: JobDefaults) -> Desi
             cores=(job and job.cores) or CORES,
             definition=made.definition[0],
             definition_name=made.definition[1],
+            maintenance=_maintenance(export),
         ),
         variables=tuple(made.variables),
         files=tuple(made.files),
@@ -237,6 +281,15 @@ def desired_job(body: Json, around: Surroundings, defaults: JobDefaults) -> Desi
 def _interval_s(spec: ExportSpec) -> float:
     given = spec.continuous.interval if spec.continuous else None
     return (duration_ms(given) if given else INTERVAL_MS) / 1000
+
+
+def _run_ref(ref: RunReference | None) -> dict[str, object] | None:
+    """Return the fields of a run's tag or branch, without those that are not set."""
+    if ref is None:
+        return None
+    age_ms = duration_ms(ref.max_age) if ref.max_age else None
+    fields = {"prefix": ref.prefix, "kind": ref.kind, "max_age_ms": age_ms}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 class _Order:
@@ -381,18 +434,21 @@ class _Order:
         table, job = self._spec.table, self._spec.job
         options = {
             "table": table.name,
+            "format": table.format and str(table.format),
             "warehouse": table.warehouse,
             "catalog": dict(table.catalog),
             "dead_letters": table.dead_letters,
             "mode": table.mode and str(table.mode),
             "partition": table.partition and str(table.partition),
             "key_buckets": table.key_buckets,
+            "partition_by": [field.dump() for field in table.partition_by],
+            "sort_by": [field.dump() for field in table.sort_by],
             "properties": dict(table.properties),
+            "run_ref": _run_ref(table.run_ref),
             "deletes": self._spec.delete_after_commit,
         }
         # Options that are not set are left out: the job has defaults.
         self.table = {name: value for name, value in options.items() if value}
-        assert table.format in (None, TableFormat.ICEBERG)
         if table.schema_ is not None:
             self._read_schema(table.schema_)
         self._hide_all(OptionPlace.CATALOG, table.catalog_secrets)

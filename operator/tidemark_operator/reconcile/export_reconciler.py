@@ -29,8 +29,8 @@ from tidemark_operator.controller.state.export_values import (
 from tidemark_operator.controller.state.model import TopicInfo
 from tidemark_operator.controller.state.users import UserInfo
 from tidemark_operator.controller.status import export_status
-from tidemark_operator.controller.status.conditions import TRUE, find
-from tidemark_operator.controller.status.export import ExportView, export_conditions
+from tidemark_operator.controller.status.conditions import FALSE, TRUE, StatusResult, find
+from tidemark_operator.controller.status.export import MAINTAINED, ExportView, export_conditions
 from tidemark_operator.jobs.runner import JobRefused
 from tidemark_operator.kube.kinds import EXPORT, TOPIC, USER, Json, Key
 from tidemark_operator.kube.secrets import (
@@ -352,6 +352,7 @@ class ExportReconciler:
             EXPORT, key, export.status, result.status, now_ms=now_ms
         ):
             self._report(export, view, str(former.get("reason", "")), now_ms)
+            self._report_maintenance(export, result)
 
     def _report(
         self, export: ExportInfo, view: ExportView, former_reason: str, now_ms: int
@@ -362,6 +363,17 @@ class ExportReconciler:
         if ready.reason not in (former_reason, Reason.JOB_FAILED, Reason.JOB_STARTING):
             event = normal if ready.status == TRUE else warning
             self._services.events.emit(event(EXPORT.kind, export.key, ready.reason, ready.message))
+
+    def _report_maintenance(self, export: ExportInfo, result: StatusResult) -> None:
+        """Emit an Event when the maintenance of the tables begins to fail, and when it recovers."""
+        was, now = (find(status, MAINTAINED) or {} for status in (export.status, result.status))
+        if now.get("reason") == was.get("reason"):
+            return
+        text = str(now.get("message"))
+        if now.get("status") == FALSE:
+            self._services.events.emit(warning(EXPORT.kind, export.key, str(now["reason"]), text))
+        elif was.get("status") == FALSE:
+            self._services.events.emit(normal(EXPORT.kind, export.key, str(now["reason"]), text))
 
 
 _STARTING = JobSeen(phase=JobPhase.STARTING)

@@ -56,7 +56,7 @@ OPTIONS = (
 )
 _FIXED = (
     *("format", "name", "warehouse", "mode", "partition", "keyBuckets", "properties"),
-    "deadLetters",
+    *("deadLetters", "partitionBy", "sortBy"),
 )
 #: Options of the registry (docs/reference/schemas.md) that are neither secret nor files.
 REGISTRY_OPTIONS = ("subject", "key-subject", "unknown", "user", "timeout", "patience")
@@ -81,6 +81,7 @@ class TableFormat(enum.StrEnum):
     """Table format."""
 
     ICEBERG = "iceberg"
+    DELTA = "delta"
 
 
 class ValueFormat(enum.StrEnum):
@@ -175,6 +176,77 @@ def _never(field: str) -> Rule:
     )
 
 
+def _at_least(duration: str, name: str) -> KubernetesSchema:
+    return KubernetesSchema(
+        Rule(
+            # The pattern first: duration() fails on an invalid text, and would hide its own
+            # message.
+            rule="!self.matches('^([0-9]+(h|m|s|ms))+$') || "
+            f"duration(self) >= duration('{duration}')",
+            message=f"{name} must be at least {duration}",
+        )
+    )
+
+
+ColumnPath = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=255,
+        pattern=r"^[^\s`'\"]+$",
+        description="Column of the table, a nested one as kafka.timestamp.",
+    ),
+]
+_NUMBER = r"\[[1-9][0-9]{0,8}\]"
+
+
+class PartitionColumn(SpecModel):
+    """Partition field of an Iceberg table."""
+
+    column: ColumnPath
+    transform: Annotated[
+        str | None,
+        Field(
+            max_length=32,
+            pattern=rf"^(identity|year|month|day|hour|void|(bucket|truncate){_NUMBER})$",
+        ),
+    ] = None
+    """Transform of Iceberg's specification: identity, year, month, day, hour, bucket[N],
+    truncate[W] or void. Default: identity."""
+
+
+class SortColumn(SpecModel):
+    """Field of the sort order of an Iceberg table."""
+
+    column: ColumnPath
+    transform: Annotated[
+        str | None,
+        Field(
+            max_length=32,
+            pattern=rf"^(identity|year|month|day|hour|(bucket|truncate){_NUMBER})$",
+        ),
+    ] = None
+    """Transform of Iceberg's specification. Default: identity."""
+    direction: Literal["asc", "desc"] | None = None
+    """asc has nulls first, desc has nulls last. Default: asc."""
+
+
+class RunReference(SpecModel):
+    """Tag or branch of an Iceberg table for each run of a scheduled Export."""
+
+    prefix: Annotated[
+        str, Field(min_length=1, max_length=64, pattern="^[A-Za-z0-9][A-Za-z0-9_-]*$")
+    ]
+    """Prefix of the name. The time of the run's end follows, as in nightly-20261129T030000Z."""
+    kind: Literal["tag", "branch"] | None = None
+    """Default: tag."""
+    max_age: Annotated[Duration | None, _at_least("1m", "maxAge")] = None
+    """Age after which an expiration of snapshots removes it. Default: 168h."""
+
+
+_IS_ICEBERG = "!has(self.format) || self.format == 'iceberg'"
+
+
 class ExportTable(SpecModel):
     """Target table, and the table for records that cannot be parsed."""
 
@@ -197,6 +269,21 @@ class ExportTable(SpecModel):
             rule="!has(self.deadLetters) || self.deadLetters != self.name",
             message="deadLetters must not be the target table",
             field_path=".deadLetters",
+        ),
+        Rule(
+            # Delta's tables are addressed by path, and it has no partition transforms.
+            rule=f"{_IS_ICEBERG} || "
+            "!(has(self.catalog) || has(self.catalogSecrets) || has(self.keyBuckets) || "
+            "has(self.partitionBy) || has(self.sortBy) || has(self.runRef))",
+            message="format delta does not support catalog, catalogSecrets, keyBuckets, "
+            "partitionBy, sortBy and runRef. Remove them.",
+            field_path=".format",
+        ),
+        Rule(
+            rule="!has(self.partitionBy) || !(has(self.partition) || has(self.keyBuckets))",
+            message="partitionBy cannot be combined with partition and keyBuckets. Use the "
+            "transforms day, hour and bucket[N].",
+            field_path=".partitionBy",
         ),
         Rule(
             # Only the hadoop catalog is a folder of its own; other catalogs know their location.
@@ -244,7 +331,16 @@ class ExportTable(SpecModel):
     key_buckets: Annotated[int | None, Field(ge=1, le=10_000), KubernetesSchema(format="int32")] = (
         None
     )
-    """Number of buckets by record key, for a new table."""
+    """Number of buckets by record key, for a new table of format iceberg."""
+    partition_by: Annotated[
+        tuple[PartitionColumn, ...], Field(max_length=16), KubernetesSchema(**ATOMIC)
+    ] = ()
+    """Partition fields of a new table of format iceberg. Dead letters have none."""
+    sort_by: Annotated[
+        tuple[SortColumn, ...], Field(max_length=16), KubernetesSchema(**ATOMIC)
+    ] = ()
+    """Order of the rows in each file of a new table of format iceberg."""
+    run_ref: RunReference | None = None
     properties: Annotated[
         dict[str, Annotated[str, Field(max_length=1024)]],
         Field(max_length=32),
@@ -325,17 +421,7 @@ class ExportSource(SpecModel):
 class Continuous(SpecModel):
     """Export that runs all the time."""
 
-    interval: Annotated[
-        Duration | None,
-        KubernetesSchema(
-            Rule(
-                # The pattern first: duration() fails on an invalid text, and would hide its own
-                # message.
-                rule="!self.matches('^([0-9]+(h|m|s|ms))+$') || duration(self) >= duration('1s')",
-                message="interval must be at least 1s",
-            )
-        ),
-    ] = None
+    interval: Annotated[Duration | None, _at_least("1s", "interval")] = None
     """Time between commits while there are new records. At least 1s. Default: 60s."""
 
 
@@ -371,6 +457,64 @@ class ExportTopics(SpecModel):
     """Topics of the namespace by their labels. The job restarts when the selection changes."""
 
 
+#: Five fields or a macro.
+CRON = (
+    r"^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)"
+    r"|[^\s@=]+( +[^\s@=]+){4})$"
+)
+TimeZone = Annotated[
+    str,
+    Field(min_length=1, max_length=64, pattern="^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$"),
+]
+
+
+class Compaction(SpecModel):
+    """Rewriting of small files, and of files with many deleted rows, into large ones."""
+
+    enabled: bool | None = None
+    """Default: true."""
+
+
+class SnapshotExpiration(SpecModel):
+    """Deletion of old versions of the tables, and of files that only they need."""
+
+    enabled: bool | None = None
+    """Default: true."""
+    older_than: Duration | None = None
+    """Age up to which versions are kept. Delta Lake refuses less than the table's
+    delta.deletedFileRetentionDuration, by default 168h. Default: 168h."""
+    keep_last: Annotated[
+        int | None, Field(ge=1, le=1_000_000), KubernetesSchema(format="int32")
+    ] = None
+    """Number of versions that are kept at any age. Used only with format iceberg. Default: 1."""
+
+
+class OrphanRemoval(SpecModel):
+    """Deletion of files in a table's folder that no version of the table names."""
+
+    enabled: bool | None = None
+    """Default: true."""
+    older_than: Annotated[Duration | None, _at_least("24h", "olderThan")] = None
+    """Age of the files. With format delta, the longer one of this and expireSnapshots.olderThan
+    applies. At least 24h. Default: 72h."""
+
+
+class Maintenance(SpecModel):
+    """Maintenance of the tables by the job, between two of its commits."""
+
+    schedule: Annotated[str | None, Field(min_length=1, max_length=256, pattern=CRON)] = None
+    """Cron schedule with five fields, or a macro. A scheduled Export does its maintenance at the
+    end of the next run. Default: @hourly."""
+    time_zone: TimeZone | None = None
+    """IANA time zone of the schedule. Default: UTC."""
+    compaction: Compaction | None = None
+    expire_snapshots: SnapshotExpiration | None = None
+    remove_orphans: OrphanRemoval | None = None
+    max_pause: Annotated[Duration | None, _at_least("1s", "maxPause")] = None
+    """Time for which a compaction or expiration may keep the job from committing. It is stopped
+    after that. Default: 5m."""
+
+
 class ExportSpec(SpecModel):
     """Source topic, target table and schedule."""
 
@@ -402,6 +546,18 @@ class ExportSpec(SpecModel):
             field_path=".timeZone",
         ),
         Rule(
+            # The tables of many topics appear while the job runs.
+            rule="!has(self.topics) || (!has(self.maintenance) && !has(self.table.runRef))",
+            message="maintenance and table.runRef require topicRef, and are not supported with "
+            "topics. Maintain the tables with tidemark spark maintain.",
+            field_path=".topics",
+        ),
+        Rule(
+            rule="!has(self.table.runRef) || has(self.schedule)",
+            message="table.runRef requires schedule, because a continuous run has no end",
+            field_path=".table.runRef",
+        ),
+        Rule(
             # Deletion goes through the brokers.
             rule="!has(self.deleteAfterCommit) || !self.deleteAfterCommit || !has(self.source) || "
             "!has(self.source.tier) || self.source.tier != 'remote'",
@@ -423,25 +579,16 @@ class ExportSpec(SpecModel):
     topics: ExportTopics | None = None
     table: ExportTable
     source: ExportSource | None = None
-    schedule: Annotated[
-        str | None,
-        Field(
-            min_length=1,
-            max_length=256,
-            pattern=r"^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)"
-            r"|[^\s@=]+( +[^\s@=]+){4})$",
-        ),
-    ] = None
+    schedule: Annotated[str | None, Field(min_length=1, max_length=256, pattern=CRON)] = None
     """Cron schedule with five fields, or a macro such as @hourly. Each run exports all records up
     to its start. Runs do not overlap."""
-    time_zone: Annotated[
-        str | None,
-        Field(min_length=1, max_length=64, pattern="^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$"),
-    ] = None
+    time_zone: TimeZone | None = None
     """IANA time zone of the schedule, such as Europe/Berlin. Default: UTC."""
     continuous: Continuous | None = None
     delete_after_commit: bool | None = None
     """Delete records from the topic after they are committed to the table. Default: false."""
+    maintenance: Maintenance | None = None
+    """Maintenance of the tables. Unset: the job does none."""
     suspend: bool | None = None
     """Stop the current job and start no further ones. Default: false."""
     job: ExportJob | None = None
@@ -488,6 +635,31 @@ class ExportedTopics(ApiModel):
     """Failing topics, then those with the largest lag. At most 20."""
 
 
+class MaintenanceStatus(ApiModel):
+    """Maintenance of the tables. Figures are of the last run."""
+
+    step: Annotated[str | None, Field(max_length=256)] = None
+    """Step in progress."""
+    start_time: Time | None = None
+    """Start of the current or last run."""
+    end_time: Time | None = None
+    """End of the last run."""
+    next_time: Time | None = None
+    """Start of the next run."""
+    failed_tables: Count | None = None
+    """Number of tables whose maintenance failed."""
+    last_failure: Annotated[str | None, Field(max_length=256)] = None
+    """Table and error of the first failure."""
+    compacted_files: Count | None = None
+    """Number of files that were rewritten."""
+    written_files: Count | None = None
+    """Number of files that replace them."""
+    expired_versions: Count | None = None
+    removed_files: Count | None = None
+    """Number of files that were deleted with old versions."""
+    removed_orphans: Count | None = None
+
+
 class ExportStatus(ApiModel):
     """Progress of the table."""
 
@@ -518,11 +690,12 @@ class ExportStatus(ApiModel):
     last_commit_time: Time | None = None
     current_time: Time | None = None
     """The table contains all records that the topic had at this time."""
+    maintenance: MaintenanceStatus | None = None
     conditions: Conditions = ()
 
 
 class Export(Resource):
-    """Continuous or scheduled export of a topic to an Apache Iceberg table."""
+    """Continuous or scheduled export of a topic to a table of Apache Iceberg or Delta Lake."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

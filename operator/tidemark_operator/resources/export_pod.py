@@ -157,7 +157,7 @@ class ExportJob(SpecModel):
         KubernetesSchema(**ATOMIC),
     ] = ()
     """JAR files as paths in the image or URLs that Spark supports. Default: the JARs of the image,
-    or Iceberg from Maven Central if the image has none."""
+    or the table format from Maven Central if the image has none."""
     conf: Annotated[
         dict[str, Annotated[str, Field(max_length=1024)]],
         Field(max_length=32),

@@ -245,6 +245,8 @@ class DeltaTable:
         layout = self._layout
         if layout.partitioning.buckets:
             raise ExportError("Delta Lake has no key buckets. Remove the option")
+        if layout.partitioning.fields or layout.partitioning.sort:
+            raise ExportError("Delta Lake has no partition transforms and sort order. Remove them")
         # Partition by a column of its own, because Delta has no partition transforms.
         columns, by = layout.columns, ""
         if layout.partitioning.period is not PartitionPeriod.NONE:

@@ -16,12 +16,22 @@ class Format(StrEnum):
 
 
 _ICEBERG = "1.12.0"
-#: Packages for PySpark 4.1, all Apache-2.0. Iceberg's needs a second one for S3 only.
+#: Packages for PySpark 4.1, all Apache-2.0. Iceberg's needs a second one for a cloud.
 PACKAGES = {
     Format.ICEBERG: f"org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{_ICEBERG}",
     Format.DELTA: "io.delta:delta-spark_4.1_2.13:4.4.0",
 }
-S3_PACKAGE = f"org.apache.iceberg:iceberg-aws-bundle:{_ICEBERG}"
+#: Iceberg's packages with the SDK of a cloud, by the end of a class in a catalog's properties.
+CLOUD_PACKAGES = {
+    cloud: f"org.apache.iceberg:iceberg-{cloud}-bundle:{_ICEBERG}"
+    for cloud in ("aws", "gcp", "azure")
+}
+_CLOUDS = {
+    ".S3FileIO": "aws",
+    ".GlueCatalog": "aws",
+    ".GCSFileIO": "gcp",
+    ".ADLSFileIO": "azure",
+}
 
 
 def is_among(package: str, home: Path) -> bool:
@@ -32,9 +42,12 @@ def is_among(package: str, home: Path) -> bool:
 
 def packages(kind: Format, catalog: Mapping[str, str]) -> list[str]:
     """Return the packages for a format, and for an Iceberg catalog with the given properties."""
-    # Iceberg's runtime has no AWS SDK.
-    more = [S3_PACKAGE] if catalog.get("io-impl", "").endswith(".S3FileIO") else []
-    return [PACKAGES[kind], *more]
+    # Iceberg's runtime has no SDK of a cloud.
+    classes = [catalog.get(name, "") for name in ("io-impl", "catalog-impl")]
+    clouds = {_CLOUDS[end] for end in _CLOUDS for name in classes if name.endswith(end)}
+    if catalog.get("type") == "glue":
+        clouds.add("aws")
+    return [PACKAGES[kind], *(CLOUD_PACKAGES[cloud] for cloud in sorted(clouds))]
 
 
 def catalog_settings(catalog: str, properties: Mapping[str, str]) -> dict[str, str]:

@@ -8,12 +8,13 @@ batch is placed after the other commits: appended files unchanged, an upsert wri
 
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from tidemark_pipeline.export import quoting
+from tidemark_pipeline.errors import project_error
 from tidemark_pipeline.export.evolution import Change
 from tidemark_pipeline.export.export_progress import (
     Exported,
@@ -33,7 +34,6 @@ from tidemark_pipeline.export.row_shapes import bounded
 from tidemark_pipeline.export.table import (
     ATTEMPTS,
     AddedColumn,
-    PartitionPeriod,
     RowCounts,
     TableLayout,
     Written,
@@ -52,8 +52,8 @@ _PROPERTIES = {
     "write.delete.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
 }
-#: Transforms in ``PARTITIONED BY``.
-_PERIODS = {PartitionPeriod.NONE: "", PartitionPeriod.HOUR: "hours", PartitionPeriod.DAY: "days"}
+#: Spark would sort across tasks, and read the batch twice for it.
+_DISTRIBUTION = "write.distribution-mode"
 _DELETED = "spark.merge-into.num-target-rows-deleted"
 
 
@@ -197,21 +197,71 @@ class IcebergTable:
         cached = f"spark.sql.catalog.{self.name.partition('.')[0]}.cache-enabled"
         if self._session.conf.get(cached, "true") != "false":
             raise ExportError(f"a table must be seen as it is: set {cached} to false")
-        by = ", ".join(_transforms(self._layout))
-        properties = quoting.properties_of({**_PROPERTIES, **self._layout.properties})
         namespace = self.name.rpartition(".")[0]
         # A hadoop catalog creates folders itself, but a REST catalog refuses a table without a
         # namespace.
         if not self._session.catalog.databaseExists(namespace):
             self._session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-        self._session.sql(
-            f"CREATE TABLE IF NOT EXISTS {self.name} ({self._layout.columns}) USING iceberg"
-            f"{f' PARTITIONED BY ({by})' if by else ''} TBLPROPERTIES ({properties})"
-        )
+        if not self._session.catalog.tableExists(self.name):
+            self._create()
         table = load_table(self._session, self.name)
         if table.currentSnapshot() is None:
             table.newFastAppend().commit()  # empty: a branch needs a snapshot to start from
         self._opened = Branch(self._session, self.name, table, self._job)
+
+    def _create(self) -> None:
+        """Create the table with its partitions and its order in one commit.
+
+        Raises :class:`ExportError` if these do not fit the columns.
+        """
+        # Spark's SQL cannot write a sort order or the transform void, so this is Iceberg's own API.
+        layout, jvm = self._layout, cast(Any, self._session)._jvm
+        iceberg = jvm.org.apache.iceberg
+        columns = jvm.org.apache.spark.sql.types.StructType.fromDDL(layout.columns)
+        schema = iceberg.spark.SparkSchemaUtil.convert(columns)
+        fields, sort = layout.partition_fields(), layout.partitioning.sort
+        properties = {**_PROPERTIES, **layout.properties}
+        if sort:
+            properties.setdefault(_DISTRIBUTION, "hash" if fields else "none")
+        catalog, _, name = self.name.partition(".")
+        try:
+            spec = iceberg.PartitionSpec.builderFor(schema)
+            for field in fields:
+                transform, arguments = field.parsed()
+                build = getattr(spec, "alwaysNull" if transform == "void" else transform)
+                spec = build(field.column, *arguments)
+            order = iceberg.SortOrder.builderFor(schema)
+            for key in sort:
+                transform, arguments = key.parsed()
+                of_term = "ref" if transform == "identity" else transform
+                term = getattr(iceberg.expressions.Expressions, of_term)(key.column, *arguments)
+                is_descending = key.direction == "desc"
+                nulls = iceberg.NullOrder
+                order = (
+                    order.desc(term, nulls.NULLS_LAST)
+                    if is_descending
+                    else order.asc(term, nulls.NULLS_FIRST)
+                )
+            spark3 = iceberg.spark.Spark3Util
+            (
+                spark3.loadIcebergCatalog(cast(Any, self._session)._jsparkSession, catalog)
+                .buildTable(iceberg.catalog.TableIdentifier.parse(name), schema)
+                .withPartitionSpec(spec.build())
+                .withSortOrder(order.build())
+                .withProperties(properties)
+                .create()
+            )
+        except JAVA_ERRORS as error:
+            # Another job created it at the same moment.
+            if "AlreadyExistsException" in str(error):
+                return
+            is_refused = isinstance(error, IllegalArgumentException)
+            if not is_refused and "ValidationException" not in str(error):
+                raise
+            raise ExportError(
+                f"{self.name} cannot be created with these partitions and this order: "
+                f"{project_error(str(error))[1]}. Correct partitionBy and sortBy"
+            ) from error
 
     def _written(self) -> Written:
         summary = self._branch.summary()
@@ -232,12 +282,3 @@ def _change_of(session: Any, change: Change) -> ColumnChange:
     java = session._jsparkSession.parseDataType(schema_json)
     schema = session._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(java)
     return change.path, isinstance(change, AddedColumn), schema.columns().get(0).type()
-
-
-def _transforms(layout: TableLayout) -> list[str]:
-    transforms = []
-    if period := _PERIODS[layout.partitioning.period]:
-        transforms.append(f"{period}({layout.of_record('timestamp')})")
-    if buckets := layout.partitioning.buckets:
-        transforms.append(f"bucket({buckets}, {layout.of_record('key')})")
-    return transforms

@@ -29,7 +29,7 @@ from tidemark_pipeline.export.iceberg_lineage import (
     progress_from_ancestors,
 )
 from tidemark_pipeline.export.row_shapes import prefix_of_record
-from tidemark_pipeline.export.table import ATTEMPTS, contended_error
+from tidemark_pipeline.export.table import ATTEMPTS, RunRef, contended_error
 
 TAG = "tidemark_export"
 BRANCH = "tidemark_job_"
@@ -54,6 +54,18 @@ def load_table(session: Any, name: str) -> Any:
     """Return Iceberg's own table object, in Spark's JVM."""
     spark3 = session._jvm.org.apache.iceberg.spark.Spark3Util
     return spark3.loadIcebergTable(session._jsparkSession, name)
+
+
+def mark_run(session: Any, name: str, ref: RunRef, now_ms: int) -> None:
+    """Create the tag or branch of a run at the newest snapshot of the table ``name``."""
+    table, ref_name = load_table(session, name), ref.name(now_ms)
+    # A run that is repeated in the same second has the same snapshot.
+    if table.currentSnapshot() is None or table.refs().containsKey(ref_name):
+        return
+    snapshot_id = table.currentSnapshot().snapshotId()
+    changes = table.manageSnapshots()
+    create = changes.createBranch if ref.kind == "branch" else changes.createTag
+    create(ref_name, snapshot_id).setMaxRefAgeMs(ref_name, ref.max_age_ms).commit()
 
 
 class Branch:

@@ -42,7 +42,10 @@ def maintain(session: SparkSession, name: str, upkeep: TableMaintenance, say: Sa
     """
     procedures = Procedures(session, name)
     # Compaction comes first, so that files it replaces can expire as soon as their snapshots do.
-    compacted, into, failed = _compact(procedures, say) if upkeep.compact else (0, 0, 0)
+    is_sorted = load_table(session, name).sortOrder().isSorted()
+    compacted, into, failed = (
+        _compact(procedures, say, is_sorted=is_sorted) if upkeep.compact else (0, 0, 0)
+    )
     expired = removed = orphans = 0
     if upkeep.keep is not None:
         say(f"snapshots older than {text_of(upkeep.keep)} expire")
@@ -87,9 +90,12 @@ def _repeat_progress(session: SparkSession, name: str) -> None:
     branch.repeat_progress()
 
 
-def _compact(procedures: "Procedures", say: Say) -> tuple[int, int, int]:
+def _compact(procedures: "Procedures", say: Say, *, is_sorted: bool) -> tuple[int, int, int]:
+    """Return the numbers of compacted, written and failed files."""
     say("small files are compacted")
-    (data,) = procedures.call("rewrite_data_files", options=COMPACTION)
+    # The strategy binpack would leave the rows of different files unsorted.
+    strategy = quoting.literal("sort" if is_sorted else "binpack")
+    (data,) = procedures.call("rewrite_data_files", strategy=strategy, options=COMPACTION)
     (deletes,) = procedures.call("rewrite_position_delete_files")
     # Many small commits leave many manifests, which slow down the planning of queries.
     procedures.call("rewrite_manifests")

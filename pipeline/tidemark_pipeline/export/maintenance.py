@@ -6,11 +6,15 @@ job commits its batch after it. Deleted files are older than anything that a job
 table's progress is never lost.
 """
 
+import threading
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Protocol
 
 from tidemark_pipeline.export.export_progress import Exported, ExportError
+from tidemark_pipeline.export.formats import Format
 
 #: Receives a line for each step.
 Say = Callable[[str], None]
@@ -52,6 +56,65 @@ class Maintained:
     expired: int = 0
     removed: int = 0
     orphans: int = 0
+
+    def __add__(self, other: "Maintained") -> "Maintained":
+        sums = {name: getattr(self, name) + getattr(other, name) for name in self.__slots__}
+        return Maintained(**sums)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceStep:
+    """Part of a maintenance run. ``is_exclusive``: it commits to the table, so that a batch that
+    is written meanwhile may have to be written again."""
+
+    name: str
+    upkeep: TableMaintenance
+    is_exclusive: bool
+
+
+def steps(kind: Format, upkeep: TableMaintenance) -> tuple[MaintenanceStep, ...]:
+    """Return the steps of a maintenance run in their order."""
+    nothing = replace(upkeep, compact=False, keep=None, orphans=None)
+    compaction = MaintenanceStep(
+        name="compaction", upkeep=replace(nothing, compact=upkeep.compact), is_exclusive=True
+    )
+    # Iceberg's expiry repeats the export's progress in a commit.
+    expiry = MaintenanceStep(
+        name="expiration", upkeep=replace(nothing, keep=upkeep.keep), is_exclusive=True
+    )
+    orphans = MaintenanceStep(
+        name="removal of orphans",
+        upkeep=replace(nothing, orphans=upkeep.orphans),
+        is_exclusive=False,
+    )
+    if kind is Format.DELTA:
+        # VACUUM deletes files of old versions and orphans at once, and commits no change of rows.
+        # If its age is short, a batch that is being written could lose its files.
+        both = replace(upkeep, compact=False)
+        age = max(upkeep.keep or timedelta(), upkeep.orphans or timedelta())
+        expiry = MaintenanceStep(
+            name="expiration", upkeep=both, is_exclusive=age < timedelta(days=1)
+        )
+    return tuple(step for step in (compaction, expiry, orphans) if _has_work(kind, step.upkeep))
+
+
+def _has_work(kind: Format, upkeep: TableMaintenance) -> bool:
+    orphans = upkeep.orphans is not None and kind is not Format.DELTA
+    return upkeep.compact or upkeep.keep is not None or orphans
+
+
+class Upkeep(Protocol):
+    """Maintenance of an export's tables while the export runs.
+
+    ``writing``: the export holds it while it writes a batch.
+    """
+
+    writing: threading.Lock
+
+    def during(
+        self, is_ready: Callable[[], bool], stop: threading.Event, *, once: bool
+    ) -> AbstractContextManager[None]:
+        """Maintain the tables in this context; ``once``: at its end."""
 
 
 # ------------------------------------------------------------ Deletion of rows of deleted records

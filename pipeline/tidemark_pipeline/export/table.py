@@ -12,8 +12,10 @@ Usable without Spark, so that layouts can be described before it starts.
 """
 
 import operator
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -76,15 +78,72 @@ class Widened:
     type: "DataType"
 
 
+#: Transforms of Iceberg's specification. Those with a number are ``bucket[N]`` and ``truncate[W]``.
+_TRANSFORM = re.compile(
+    r"(?P<name>identity|year|month|day|hour|void)|(?P<sized>bucket|truncate)\[(?P<size>[1-9]\d{0,8})\]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionField:
+    """Column of a table, nested ones as ``kafka.timestamp``, and a transform of Iceberg's
+    specification, such as ``bucket[16]``.
+    """
+
+    column: str
+    transform: str = "identity"
+
+    def parsed(self) -> tuple[str, tuple[int, ...]]:
+        """Return the name of the transform and its arguments. Raises :class:`ExportError`."""
+        found = _TRANSFORM.fullmatch(self.transform)
+        if found is None:
+            raise ExportError(
+                f"unknown transform {self.transform} of column {self.column}. Use identity, year, "
+                "month, day, hour, void, bucket[N] or truncate[W]"
+            )
+        if found["name"]:
+            return found["name"], ()
+        return found["sized"], (int(found["size"]),)
+
+
+@dataclass(frozen=True, slots=True)
+class SortField(PartitionField):
+    """Column by which files are sorted. ``direction``: ``asc`` with nulls first, or ``desc`` with
+    nulls last.
+    """
+
+    direction: str = "asc"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRef:
+    """Tag or branch for each run that ends, named by ``prefix`` and the time.
+
+    ``max_age_ms``: age after which the expiration of snapshots removes it.
+    """
+
+    prefix: str
+    kind: str = "tag"
+    max_age_ms: int = 7 * 24 * 3_600_000
+
+    def name(self, now_ms: int) -> str:
+        """Return the name at a Unix time in milliseconds, such as ``nightly-20261129T030000Z``."""
+        time = datetime.fromtimestamp(now_ms // 1000, UTC)
+        return f"{self.prefix}-{time:%Y%m%dT%H%M%SZ}"
+
+
 @dataclass(frozen=True, slots=True)
 class Partitioning:
     """Partitioning of a table that is created.
 
-    ``buckets``: number of buckets of the record's key; 0 for none.
+    ``buckets``: number of buckets of the record's key; 0 for none. ``fields``: more fields, and
+    ``sort``: order of the rows of a file; both only of Iceberg.
     """
 
     period: PartitionPeriod = PartitionPeriod.NONE
     buckets: int = 0
+    fields: tuple[PartitionField, ...] = ()
+    sort: tuple[SortField, ...] = ()
 
 
 class KeyComparison(Protocol):
@@ -117,6 +176,15 @@ class TableLayout:
         """Return the SQL expression over a column of key bytes that is equal for equal keys."""
         # Kafka's compaction also compares the bytes of keys.
         return column if self.keys is None else self.keys.sql(column)
+
+    def partition_fields(self) -> list[PartitionField]:
+        """Return all partition fields in their order."""
+        of, found = self.partitioning, []
+        if of.period is not PartitionPeriod.NONE:
+            found.append(PartitionField(self.of_record("timestamp"), of.period.value))
+        if of.buckets:
+            found.append(PartitionField(self.of_record("key"), f"bucket[{of.buckets}]"))
+        return [*found, *of.fields]
 
     def of_record(self, name: str) -> str:
         """Return the table's column for a field ``name`` of the record."""

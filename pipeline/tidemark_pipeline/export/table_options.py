@@ -23,8 +23,11 @@ from tidemark_pipeline.export.schema_options import SchemaOptions
 from tidemark_pipeline.export.table import (
     Evolution,
     NamedTable,
+    PartitionField,
     Partitioning,
     PartitionPeriod,
+    RunRef,
+    SortField,
     TableLayout,
     TargetTable,
 )
@@ -46,10 +49,11 @@ class TableOptions(SchemaOptions):
     a schema, the table of records that do not parse; by default the table's name with
     ``_dead_letters``. ``mode``: see :mod:`~tidemark_pipeline.export.table`. ``deletes``: committed
     records are deleted from the topic (:mod:`~tidemark_pipeline.export.record_deletion`).
+    ``run_ref``: tag or branch of each run of a job that ends, None for none.
 
     These apply to a table that is created. ``partition``: period of its partitions.
-    ``key_buckets``: number of key buckets in each, 0 for none. ``properties``: as its format names
-    them.
+    ``key_buckets``: number of key buckets in each, 0 for none. ``partition_by``, ``sort_by``: of
+    the target table alone. ``properties``: as its format names them.
     """
 
     table: str
@@ -59,8 +63,11 @@ class TableOptions(SchemaOptions):
     mode: WriteMode = WriteMode.APPEND
     partition: PartitionPeriod = PartitionPeriod.NONE
     key_buckets: int = 0
+    partition_by: tuple[PartitionField, ...] = ()
+    sort_by: tuple[SortField, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     deletes: bool = False
+    run_ref: RunRef | None = None
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "TableOptions":
@@ -86,7 +93,12 @@ class TableOptions(SchemaOptions):
             given["mode"] = WriteMode(given.get("mode", WriteMode.APPEND))
             given["partition"] = PartitionPeriod(given.get("partition", PartitionPeriod.NONE))
             given["evolution"] = Evolution(given.get("evolution", Evolution.REFUSE))
-        except ValueError as error:
+            by, order = given.get("partition_by", ()), given.get("sort_by", ())
+            given["partition_by"] = tuple(PartitionField(**field) for field in by)
+            ref = given.get("run_ref")
+            given["run_ref"] = None if ref is None else RunRef(**ref)
+            given["sort_by"] = tuple(SortField(**field) for field in order)
+        except (ValueError, TypeError) as error:
             raise ExportError(f"{error}: give the job an image of the operator's version") from None
         return cls(**{**given, "catalog": catalog_of(warehouse, given.get("catalog", {}), kind)})
 
@@ -94,6 +106,12 @@ class TableOptions(SchemaOptions):
     def letters(self) -> str:
         """Return the name of the table of records that do not parse."""
         return self.dead_letters or self.table + LETTERS_SUFFIX
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all tables that the export writes, as Spark's SQL writes them."""
+        tables = (self.table, self.letters) if self.has_schema else (self.table,)
+        return tuple(map(self.name_of, tables))
 
     def name_of(self, table: str) -> str:
         """Return a table's name as Spark's SQL writes it."""
@@ -194,7 +212,9 @@ class TableOptions(SchemaOptions):
             columns=columns,
             kafka=kafka,
             mode=self.mode,
-            partitioning=Partitioning(self.partition, self.key_buckets),
+            partitioning=Partitioning(
+                self.partition, self.key_buckets, self.partition_by, self.sort_by
+            ),
             properties=self.properties,
             deletes=self.deletes,
         )

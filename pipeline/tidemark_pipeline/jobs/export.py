@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -33,6 +34,7 @@ from tidemark_pipeline.export.export_progress import (
     check_lineage,
     check_topic,
 )
+from tidemark_pipeline.export.maintenance import Upkeep
 from tidemark_pipeline.export.record_deletion import Deleter, points
 from tidemark_pipeline.export.row_shapes import RAW, raw
 from tidemark_pipeline.export.table import RowCounts, TargetTable, Written
@@ -91,6 +93,7 @@ def export(
     every_s: float | None = None,
     stop: threading.Event | None = None,
     deleter: Deleter | None = None,
+    upkeep: Upkeep | None = None,
     on_commit: Callable[[ExportProgress], None] = lambda _: None,
     on_progress: Callable[[ExportProgress], None] = lambda _: None,
 ) -> ExportProgress:
@@ -103,7 +106,7 @@ def export(
     new table. ``on_commit`` is called after each commit. ``on_progress`` is called after each
     commit, after the claim of the table, and after each query of the topic's end. ``deleter``
     deletes committed records from the topic, first those of earlier runs. The table's layout must
-    declare that the export deletes.
+    declare that the export deletes. ``upkeep`` maintains the table between batches.
 
     Returns the final progress. Raises :class:`ExportError`, or Spark's error if reading or writing
     failed. Committed data stays, and the next run continues after the last committed offset.
@@ -117,6 +120,12 @@ def export(
             batches = claimed_batches(
                 options, table, survey, deleter, on_commit=on_commit, on_progress=on_progress
             )
+            maintained: AbstractContextManager[None] = nullcontext()
+            if upkeep is not None:
+                batches.writing = upkeep.writing
+                maintained = upkeep.during(
+                    batches.has_exported, stop or threading.Event(), once=every_s is None
+                )
             on_progress(batches.progress)
 
             def run() -> None:
@@ -124,7 +133,8 @@ def export(
                 reached = stream_options(options, batches.progress.exported, once=every_s is None)
                 _run_query(session, reached, batches, every_s, stop)
 
-            retry_late_workers(run)
+            with maintained:
+                retry_late_workers(run)
         finally:
             table.close()
         return batches.progress
@@ -264,6 +274,8 @@ class TopicBatches:
         self._on_commit, self._on_progress = on_commit, on_progress
         # Offsets that this job has deleted from the topic.
         self._rules, self._deleter, self._deleted = rules, deleter, 0
+        # Held while a batch is written.
+        self.writing: AbstractContextManager[object] = nullcontext()
         # Folder of the stream's checkpoint, set before the query starts.
         self.checkpoint = Path()
         # Error of the batch that failed, otherwise None. Spark's own error contains only its text.
@@ -349,7 +361,8 @@ class TopicBatches:
         # An empty batch, such as the first one of a query, needs no commit.
         if reached.offsets == before.exported.offsets:
             return
-        written = self._table.commit(frame, reached)
+        with self.writing:
+            written = self._table.commit(frame, reached)
         # Deletion follows the commit, so that a crash between them loses no record.
         self.delete()
         with self._lock:
@@ -358,6 +371,10 @@ class TopicBatches:
             )
         self._on_commit(self.progress)
         self._on_progress(self.progress)
+
+    def has_exported(self) -> bool:
+        """Return whether the job has committed, or had nothing to commit."""
+        return self.progress.commits > 0 or self.progress.lag == 0
 
     def delete(self) -> None:
         """Delete the records from the topic that the table's newest commit contains."""

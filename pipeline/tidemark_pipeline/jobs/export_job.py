@@ -15,13 +15,21 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemark.export_job import ORDER_VARIABLE, ExportJobPhase, OptionPlace, Order, OrderError
+from tidemark.export_job import (
+    ORDER_VARIABLE,
+    ExportJobPhase,
+    MaintenanceReport,
+    OptionPlace,
+    Order,
+    OrderError,
+)
 from tidemark_pipeline.errors import DataLoss, DependencyUnavailable, ExportError, project_error
 from tidemark_pipeline.export.export_progress import Superseded
 from tidemark_pipeline.export.record_deletion import BrokerDeletions
@@ -37,6 +45,7 @@ if TYPE_CHECKING:
 
     from tidemark_pipeline.export.table import TargetTable
     from tidemark_pipeline.jobs.export import ExportProgress
+    from tidemark_pipeline.jobs.table_upkeep import TableUpkeep
 
 logger = logging.getLogger(__name__)
 
@@ -152,6 +161,7 @@ def _run(
     # Options and Java are checked before the import of Spark, which takes seconds.
     table_options.check()
     find_java()
+    from tidemark_pipeline.export.iceberg_branch import mark_run
     from tidemark_pipeline.jobs.export import export
     from tidemark_pipeline.session import local_session
 
@@ -178,9 +188,34 @@ def _run(
             every_s=order.every_s,
             stop=stop,
             deleter=deleter,
+            upkeep=_upkeep(session, order, table_options, status, hide),
             on_commit=_say,
             on_progress=status.update,
         )
+        # A run that was stopped has not reached the topic's end.
+        if table_options.run_ref is not None and not stop.is_set():
+            for name in table_options.names:
+                mark_run(session, name, table_options.run_ref, time.time_ns() // 1_000_000)
+
+
+def _upkeep(
+    session: "SparkSession",
+    order: Order,
+    table_options: TableOptions,
+    status: JobStatus,
+    hide: Callable[[str], str],
+) -> "TableUpkeep | None":
+    """Return the maintenance of the job's tables, None without any."""
+    from tidemark_pipeline.jobs.table_upkeep import TableUpkeep
+
+    if order.maintenance is None:
+        return None
+
+    def report(state: MaintenanceReport) -> None:
+        status.maintained(replace(state, message=hide(state.message)))
+
+    names = table_options.names
+    return TableUpkeep(session, table_options.format, lambda: names, order.maintenance, report)
 
 
 def _export_topics(

@@ -14,7 +14,13 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from tidemark.export_job import REPORT_PATH, SERVED_BYTES_MAX, ExportJobPhase, JobReport
+from tidemark.export_job import (
+    REPORT_PATH,
+    SERVED_BYTES_MAX,
+    ExportJobPhase,
+    JobReport,
+    MaintenanceReport,
+)
 from tidemark.http_page import HttpPage
 from tidemark.metrics import export_table
 from tidemark.metrics.families import single
@@ -59,7 +65,13 @@ class JobStatus(Collector):
                 committed_ms=now_ms if committed else before.committed_ms,
                 current_ms=progress.current_ms,
                 topics=progress.topics,
+                maintenance=before.maintenance,
             )
+
+    def maintained(self, report: MaintenanceReport) -> None:
+        """Store the state of the tables' maintenance."""
+        with self._lock:
+            self._report = replace(self._report, maintenance=report)
 
     def end(self, phase: ExportJobPhase, message: str = "") -> None:
         """Set the final phase and its message."""
@@ -94,6 +106,9 @@ class JobStatus(Collector):
             figures[export_table.TOPICS] = report.topics.total
             figures[export_table.TOPICS_FAILING] = report.topics.failing
             figures[export_table.TOPICS_BEHIND] = report.topics.behind
+        if report.maintenance is not None:
+            figures[export_table.MAINTAINED] = _seconds(report.maintenance.ended_ms)
+            figures[export_table.MAINTENANCE_FAILURES] = report.maintenance.failures
         # Counters of this run exist only once the table is claimed.
         if progress is not None:
             figures[export_table.WRITTEN_ROWS] = progress.written.rows

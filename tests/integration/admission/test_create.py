@@ -734,6 +734,26 @@ REFUSED: dict[str, tuple[Object, str]] = {
         export(timeZone="UTC"),
         "timeZone requires schedule",
     ),
+    "export of many topics with maintenance": (
+        edited(
+            export(table={"name": "lake.{topic}"}, topics={"pattern": "a.*"}, maintenance={}),
+            "spec.topicRef",
+            ...,
+        ),
+        "maintenance and table.runRef require topicRef",
+    ),
+    "export that removes young orphans": (
+        export(maintenance={"removeOrphans": {"olderThan": "23h"}}),
+        "olderThan must be at least 24h",
+    ),
+    "export with maintenance at no time": (
+        export(maintenance={"schedule": "daily"}),
+        "spec.maintenance.schedule in body should match",
+    ),
+    "export whose maintenance may not pause it": (
+        export(maintenance={"maxPause": "0s"}),
+        "maxPause must be at least 1s",
+    ),
     "export that deletes without brokers": (
         export(deleteAfterCommit=True, source={"tier": "remote"}),
         "deleteAfterCommit requires brokers and cannot be combined with source.tier remote",
@@ -776,6 +796,45 @@ REFUSED: dict[str, tuple[Object, str]] = {
             }
         ),
         "executors do not mount volumes",
+    ),
+    "export to Delta Lake with a catalog": (
+        export(table={"format": "delta", "catalog": {"type": "hadoop"}}),
+        "format delta does not support catalog, catalogSecrets, keyBuckets",
+    ),
+    "export to Delta Lake with buckets": (
+        export(table={"format": "delta", "keyBuckets": 4}),
+        "format delta does not support catalog, catalogSecrets, keyBuckets",
+    ),
+    "export partitioned in two ways": (
+        export(table={"partition": "day", "partitionBy": [{"column": "key"}]}),
+        "partitionBy cannot be combined with partition and keyBuckets",
+    ),
+    **{
+        f"export partitioned by {transform}": (
+            export(table={"partitionBy": [{"column": "key", "transform": transform}]}),
+            "spec.table.partitionBy[0].transform in body should match",
+        )
+        for transform in ("bucket", "bucket[0]", "bucket[1", "days", "identity[2]", "zorder")
+    },
+    "export with a tag of each continuous run": (
+        export(table={"runRef": {"prefix": "nightly"}}),
+        "table.runRef requires schedule, because a continuous run has no end",
+    ),
+    "export to Delta Lake with tags": (
+        export(schedule="@daily", table={"format": "delta", "runRef": {"prefix": "nightly"}}),
+        "format delta does not support catalog, catalogSecrets, keyBuckets",
+    ),
+    "export sorted by nothing": (
+        export(table={"sortBy": [{"column": "key", "transform": "void"}]}),
+        "spec.table.sortBy[0].transform in body should match",
+    ),
+    "export to Delta Lake without a warehouse": (
+        export(table={"format": "delta", "warehouse": None}),
+        "the location of the tables is missing",
+    ),
+    "export to another format": (
+        export(table={"format": "hudi"}),
+        'Unsupported value: "hudi"',
     ),
     "export with its warehouse in the wrong place": (
         export(table={"catalog": {"warehouse": "/other"}}),

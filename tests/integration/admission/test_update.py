@@ -126,6 +126,7 @@ FULL_EXPORT = export(
     },
     source={"tier": "auto", "options": {"failOnDataLoss": "false"}},
     continuous={"interval": "30s"},
+    maintenance={"schedule": "@daily", "expireSnapshots": {"olderThan": "24h", "keepLast": 3}},
     job={"image": "i", "conf": {"spark.driver.memory": "2g"}},
 )
 EXPORT_STATUS = {
@@ -510,8 +511,14 @@ CHANGES: dict[str, Change] = {
     "export without its warehouse": (
         FULL_EXPORT, None, "spec.table.warehouse", ..., "table.warehouse is immutable"
     ),
+    "export to another format": (
+        export(), None, "spec.table.format", "delta", "table.format is immutable"
+    ),
     "export partitioned otherwise": (
         export(), None, "spec.table.partition", "hour", "table.partition is immutable"
+    ),
+    "export sorted otherwise": (
+        export(), None, "spec.table.sortBy", [{"column": "key"}], "table.sortBy is immutable"
     ),
     "export with other dead letters": (
         FULL_EXPORT, None, "spec.table.deadLetters", ..., "table.deadLetters is immutable"

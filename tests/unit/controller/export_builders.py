@@ -3,11 +3,11 @@
 from typing import Any
 
 from tidemark.export_job import ExportJobPhase, JobReport
+from tidemark.schedule import Schedule
 from tidemark_operator.controller.state.export_values import (
     ExportInfo,
     ExportOutcome,
     ExportRunRecord,
-    Schedule,
 )
 
 MINUTE, HOUR = 60_000, 3_600_000

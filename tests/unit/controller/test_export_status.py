@@ -15,7 +15,7 @@ from tests.unit.controller.export_builders import (
     run,
     scheduled,
 )
-from tidemark.export_job import JobReport, TopicReport, TopicsReport
+from tidemark.export_job import JobReport, MaintenanceReport, TopicReport, TopicsReport
 from tidemark_operator.controller.state.controller_state import ControllerState
 from tidemark_operator.controller.state.export_values import (
     ABSENT,
@@ -330,3 +330,68 @@ def test_a_run_is_read_back_as_it_was_written(outcome: ExportOutcome) -> None:
 def test_report_without_figures_has_none_in_the_status() -> None:
     seen = JobSeen(phase=JobPhase.RUNNING, report=JobReport(phase=report().phase))
     assert "lag" not in status_of(info(run=run()), job=seen)
+
+
+# ---------------------------------------------------------------- maintenance
+
+
+def maintained(seen: MaintenanceReport | None = None, **fields: Any) -> dict[str, Any]:
+    return status_of(current(1, maintains=True, **fields), job=running(maintenance=seen))
+
+
+def test_maintenance_shows_its_progress_and_its_last_run() -> None:
+    started = MaintenanceReport(next_ms=NOW)
+    status = maintained(started)
+    assert status["maintenance"] == {"nextTime": "2027-01-15T09:00:00Z"}
+    assert maintained_condition(status)[:2] == ("Unknown", "Pending")
+    step = MaintenanceReport(step="compaction of db.t", started_ms=NOW, next_ms=NOW)
+    status = maintained(step, status=status)
+    assert status["maintenance"]["step"] == "compaction of db.t"
+    ended_report = MaintenanceReport(
+        started_ms=NOW, ended_ms=NOW, next_ms=NOW, compacted=60, into=1, removed=60, expired=60
+    )
+    status = maintained(ended_report, status=status)
+    assert "step" not in status["maintenance"]
+    assert status["maintenance"]["compactedFiles"] == 60
+    assert maintained_condition(status)[:2] == ("True", "Maintained")
+    # The next job knows only the next run, and the former figures stay.
+    after_restart = maintained(started, status=status)
+    assert after_restart["maintenance"]["compactedFiles"] == 60
+
+
+def maintained_condition(status: dict[str, Any]) -> tuple[str, str, str]:
+    (found,) = (item for item in status["conditions"] if item["type"] == "Maintained")
+    return found["status"], found["reason"], found["message"]
+
+
+def test_failed_maintenance_is_a_condition_and_the_export_stays_ready() -> None:
+    failed = MaintenanceReport(
+        started_ms=NOW, ended_ms=NOW, next_ms=NOW, failures=1, message="db.t: no room"
+    )
+    status = maintained(failed)
+    state, reason, text = maintained_condition(status)
+    assert (state, reason) == ("False", "MaintenanceFailed")
+    assert "db.t: no room" in text
+    assert {item["type"]: item["status"] for item in status["conditions"]}["Ready"] == "True"
+
+
+def test_a_job_that_ends_during_maintenance_counts_as_its_failure() -> None:
+    step = MaintenanceReport(step="compaction of db.t", started_ms=NOW, next_ms=NOW)
+    before = maintained(step)
+    killed = info(
+        maintains=True,
+        run=ended(ExportOutcome.FAILED),
+        failures=1,
+        last_failure="OOMKilled (137)",
+        status=before,
+    )
+    status = status_of(killed, next_ms=NOW)
+    assert "step" not in status["maintenance"]
+    assert "the job ended during the compaction of db.t" in maintained_condition(status)[2]
+
+
+def test_an_export_without_maintenance_has_no_state_of_it() -> None:
+    before = maintained(MaintenanceReport(next_ms=NOW))
+    status = status_of(current(1, status=before), job=running())
+    assert "maintenance" not in status
+    assert "Maintained" not in {item["type"] for item in status["conditions"]}

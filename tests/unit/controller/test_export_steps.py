@@ -19,6 +19,7 @@ from tests.unit.controller.export_builders import (
     scheduled,
 )
 from tidemark.export_job import ExportJobPhase, JobReport
+from tidemark.schedule import Schedule, ScheduleError
 from tidemark_operator.controller import exports
 from tidemark_operator.controller.state.export_values import (
     ABSENT,
@@ -32,8 +33,6 @@ from tidemark_operator.controller.state.export_values import (
     Launch,
     NextCheck,
     Problem,
-    Schedule,
-    ScheduleError,
     Stop,
 )
 

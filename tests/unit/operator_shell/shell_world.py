@@ -185,7 +185,7 @@ class FakeJobs:
         well = report is not None and report.phase in (ExportJobPhase.DONE, ExportJobPhase.STOPPED)
         self.seen[key, number] = JobSeen(phase=JobPhase.ENDED, report=report, why=why, well=well)
 
-    def run(self, key: str, number: int, **figures: int) -> None:
+    def run(self, key: str, number: int, **figures: Any) -> None:
         """Let a job run and report its progress."""
         report = JobReport(phase=ExportJobPhase.RUNNING, **figures)
         self.seen[key, number] = JobSeen(phase=JobPhase.RUNNING, report=report)

@@ -241,3 +241,43 @@ def test_default_keys_load_no_code() -> None:
     assert {*SECRET_SPARK_CONF} < {*SPARK_CONF}
     assert {*SECRET_CATALOG_PROPERTIES} < {*CATALOG_PROPERTIES}
     assert len(set(CATALOG_PROPERTIES)) == len(CATALOG_PROPERTIES)
+
+
+#: Catalogs of docs/reference/export.md#catalogs-and-stores, with what their owner has to allow.
+CATALOGS = {
+    "REST": {"type": "rest", "uri": "https://c.example", "scope": "s"},
+    "Polaris": {
+        "type": "rest",
+        "uri": "https://c.example/api/catalog",
+        "scope": "PRINCIPAL_ROLE:ALL",
+        "header.X-Iceberg-Access-Delegation": "vended-credentials",
+    },
+    "Unity": {"type": "rest", "uri": "https://c.example/api/2.1/unity-catalog/iceberg-rest"},
+    "Glue": {
+        "type": "glue",
+        "client.region": "eu-central-1",
+        "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+    },
+    "Hive": {"type": "hive", "uri": "thrift://c.example:9083"},
+    "Google Cloud": {
+        "type": "rest",
+        "uri": "https://c.example",
+        "gcs.project-id": "p",
+        "io-impl": "org.apache.iceberg.gcp.gcs.GCSFileIO",
+    },
+    "Azure": {
+        "type": "rest",
+        "uri": "https://c.example",
+        "io-impl": "org.apache.iceberg.azure.adlsv2.ADLSFileIO",
+    },
+}
+
+
+@pytest.mark.parametrize("catalog", CATALOGS.values(), ids=CATALOGS.keys())
+def test_documented_catalogs_need_only_their_address_allowed(catalog: dict[str, str]) -> None:
+    endpoints = ["https://c.example", "thrift://c.example:9083"]
+    secret = {"name": "credential", "secretKeyRef": {"name": "s", "key": "k"}}
+    table = {"warehouse": "main", "catalog": catalog, "catalogSecrets": [secret]}
+    assert refusal_of({"endpoints": endpoints}, table=table) == ""
+    if "uri" in catalog:
+        assert "spec.exports.endpoints" in refusal_of(table=table)

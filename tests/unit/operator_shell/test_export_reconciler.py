@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
-from tidemark.export_job import ExportJobPhase, JobReport
+from tidemark.export_job import ExportJobPhase, JobReport, MaintenanceReport
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.exports import LOOK_MS, SOON_MS
 from tidemark_operator.kube.errors import Conflict
@@ -123,6 +123,19 @@ async def test_figures_and_conditions_of_a_job_that_runs(world: ShellWorld) -> N
     world.jobs.run(X, 1, lag=0, rows=2, commits=2, current_ms=wall_ms())
     await reconcile(world)
     assert world.condition(EXPORT, "x", "Exporting")[1] == "UpToDate"
+
+
+async def test_failed_maintenance_is_an_event(world: ShellWorld) -> None:
+    world.make_export(maintenance={})
+    await reconcile(world)
+    failed = MaintenanceReport(started_ms=1, ended_ms=2, failures=1, message="db.t: no room")
+    for report in (failed, failed, dataclasses.replace(failed, failures=0)):
+        world.jobs.run(X, 1, lag=5, rows=1, commits=1, maintenance=report)
+        await reconcile(world)
+    found = [event for event in world.events.emitted if event.reason.startswith("Maint")]
+    # Once when it begins to fail, and once when it recovers.
+    assert [event.reason for event in found] == ["MaintenanceFailed", "Maintained"]
+    assert "db.t: no room" in found[0].message
 
 
 async def test_a_failed_job_is_reported_and_restarted(world: ShellWorld) -> None:

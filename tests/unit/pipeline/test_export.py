@@ -16,7 +16,7 @@ from tidemark_pipeline.export.export_progress import (
     check_not_superseded,
     new_claim,
 )
-from tidemark_pipeline.export.formats import catalog_settings
+from tidemark_pipeline.export.formats import Format, catalog_settings, packages
 from tidemark_pipeline.export.table_options import TableOptions
 from tidemark_pipeline.jobs.export import planned_end, retry_late_workers, stream_options
 from tidemark_pipeline.jobs.export_job import phase_of
@@ -126,6 +126,25 @@ def test_packages_and_table_names_by_format(
     assert "runtime" not in iceberg.settings()["spark.jars.packages"]
     assert iceberg.settings(["x.jar"])["spark.jars"] == "x.jar"
     assert "spark.jars.packages" not in iceberg.settings(["x.jar"])
+
+
+@pytest.mark.parametrize(
+    ("catalog", "bundles"),
+    [
+        ({"type": "rest", "io-impl": "org.apache.iceberg.gcp.gcs.GCSFileIO"}, ["gcp"]),
+        ({"type": "rest", "io-impl": "org.apache.iceberg.azure.adlsv2.ADLSFileIO"}, ["azure"]),
+        ({"type": "glue"}, ["aws"]),
+        ({"catalog-impl": "org.apache.iceberg.aws.glue.GlueCatalog"}, ["aws"]),
+        ({"type": "glue", "io-impl": "org.apache.iceberg.gcp.gcs.GCSFileIO"}, ["aws", "gcp"]),
+        ({"type": "hive"}, []),
+    ],
+    ids=str,
+)
+def test_a_catalog_has_the_package_of_its_cloud(
+    catalog: dict[str, str], bundles: list[str]
+) -> None:
+    _, *more = packages(Format.ICEBERG, catalog)
+    assert [item.split(":")[1] for item in more] == [f"iceberg-{name}-bundle" for name in bundles]
 
 
 def test_a_catalog_keeps_no_tables_in_its_cache() -> None:

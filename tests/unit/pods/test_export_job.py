@@ -8,17 +8,24 @@ from typing import Any
 import pytest
 
 from tests.unit.operator_shell.shell_world import NAMESPACE
-from tidemark.export_job import ORDER_VARIABLE, OptionPlace, Order
+from tidemark.export_job import ORDER_VARIABLE, MaintenancePlan, OptionPlace, Order
 from tidemark.tier.stores.config import from_options
 from tidemark.tier.stores.s3_config import S3Config
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.state.export_values import DesiredJob, Problem
 from tidemark_operator.controller.state.model import TopicInfo
 from tidemark_operator.controller.state.users import UserInfo
-from tidemark_operator.objects.exports import JobDefaults, Surroundings, bootstrap, desired_job
+from tidemark_operator.objects.exports import (
+    JobDefaults,
+    Surroundings,
+    bootstrap,
+    desired_job,
+    export_info,
+)
 from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
 from tidemark_operator.resources.cluster import Cluster
 from tidemark_operator.resources.export import OPTIONS, REGISTRY_OPTIONS
+from tidemark_pipeline.export.table import RunRef, SortField
 from tidemark_pipeline.export.table_options import TableOptions
 from tidemark_pipeline.read import options as source_options
 
@@ -224,6 +231,99 @@ def test_order_has_every_field_of_table_and_job() -> None:
     } <= places
     # The value of a Secret is in no field of the order.
     assert "secret" not in json.dumps(decoded.conf)
+
+
+def test_a_table_of_delta_lake_is_in_its_warehouse() -> None:
+    made = body(
+        table={"format": "delta", "warehouse": "/lake", "mode": "upsert", "partition": "hour"}
+    )
+    options = TableOptions.of(order(made).table)
+    assert options.name_of("db.t") == "delta.`/lake/db/t`"
+    # The session has the extension of Delta, and no catalog of Iceberg.
+    settings = options.settings(["/delta.jar"])
+    assert settings["spark.sql.extensions"].startswith("io.delta.")
+    assert not any(name.startswith("spark.sql.catalog.lake") for name in settings)
+
+
+def test_tables_in_one_folder_are_one_table() -> None:
+    tables = [
+        {"format": "delta"},
+        {"format": "iceberg", "warehouse": "s3://lake/"},
+        {"catalog": {"type": "hadoop"}},
+    ]
+    assert len({export_info(body(table=table))[0].tables for table in tables}) == 1
+    rest = {"catalog": {"type": "rest", "uri": "https://catalog.example"}}
+    assert export_info(body(table=rest))[0].tables != export_info(body())[0].tables
+
+
+def test_partition_transforms_and_the_sort_order_reach_the_table() -> None:
+    made = body(
+        table={
+            "partitionBy": [{"column": "carrier"}, {"column": "id", "transform": "bucket[16]"}],
+            "sortBy": [{"column": "kafka.timestamp", "direction": "desc"}],
+        }
+    )
+    options = TableOptions.of(order(made).table)
+    assert [field.parsed() for field in options.partition_by] == [
+        ("identity", ()),
+        ("bucket", (16,)),
+    ]
+    assert options.sort_by == (SortField("kafka.timestamp", direction="desc"),)
+
+
+def test_tag_of_each_run_reaches_the_table() -> None:
+    made = body(schedule="@daily", table={"runRef": {"prefix": "nightly", "maxAge": "1h"}})
+    ref = TableOptions.of(order(made).table).run_ref
+    assert ref == RunRef(prefix="nightly", max_age_ms=3_600_000)
+    assert ref.name(1_767_225_600_999) == "nightly-20260101T000000Z"
+
+
+def test_maintenance_is_part_of_the_order() -> None:
+    # Without the field the job does none, and without values it does all at the defaults.
+    assert order(body()).maintenance is None
+    hour_ms = 3_600_000
+    plan = order(body(maintenance={})).maintenance
+    assert plan == MaintenancePlan(
+        schedule="@hourly", keep_ms=168 * hour_ms, orphans_ms=72 * hour_ms, pause_ms=300_000
+    )
+    # Each value is used, and each step can be left out.
+    made = body(
+        maintenance={
+            "schedule": "0 3 * * *",
+            "timeZone": "Europe/Berlin",
+            "compaction": {"enabled": False},
+            "expireSnapshots": {"olderThan": "1h", "keepLast": 5},
+            "removeOrphans": {"enabled": False},
+            "maxPause": "30s",
+        }
+    )
+    plan = order(made).maintenance
+    assert plan == MaintenancePlan(
+        schedule="0 3 * * *",
+        zone="Europe/Berlin",
+        compact=False,
+        keep_ms=hour_ms,
+        keep_last=5,
+        pause_ms=30_000,
+    )
+
+
+def test_a_job_continues_after_the_last_maintenance() -> None:
+    made = body(maintenance={})
+    fresh = job_of(made)
+    made["status"] = {"maintenance": {"startTime": "2026-01-01T00:00:00Z"}}
+    later = job_of(made)
+    assert later.order.maintenance is not None
+    assert later.order.maintenance.since_ms == 1_767_225_600_000
+    # A job that runs is not restarted after each maintenance.
+    assert later.digest == fresh.digest
+    assert job_of(body(maintenance={"schedule": "@daily"})).digest != fresh.digest
+
+
+def test_an_invalid_schedule_of_maintenance_is_named() -> None:
+    _, problem = export_info(body(maintenance={"schedule": "0 0 30 2 *"}))
+    assert problem is not None
+    assert problem.message.endswith("Correct spec.maintenance.schedule")
 
 
 def test_a_schema_is_given_by_its_text_its_file_or_its_registry() -> None:

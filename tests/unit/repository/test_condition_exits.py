@@ -204,6 +204,7 @@ TAKEN = {
         "PasswordUnusable": _USERS + "test_user_without_its_referenced_password_has_no_credential",
     },
     "Export": {
+        "MaintenanceFailed": _EXPORTS + "test_failed_maintenance_is_an_event",
         "JobFailed": _EXPORTS + "test_a_failed_job_is_reported_and_restarted",
         "TopicNotFound": _EXPORTS + "test_an_export_waits_for_a_topic_that_is_not_there_yet",
         "TopicReplaced": _EXPORTS + "test_an_export_without_its_topic_ends_its_job_and_reports_it",
@@ -338,7 +339,7 @@ NOT_TAKEN = {
     },
     "Export": {
         "Pending": _STARTS,
-        **dict.fromkeys(("Running", "Scheduled", "Suspended", "UpToDate"), _WELL),
+        **dict.fromkeys(("Running", "Scheduled", "Suspended", "UpToDate", "Maintained"), _WELL),
         **dict.fromkeys(("CatchingUp", "JobStarting"), _PASSES),
     },
     "Topic, with engine kafka": {

@@ -1,81 +1,19 @@
 """Values of an ``Export`` in the core: the object, its job as observed, and its steps."""
 
 import dataclasses
-import datetime as dt
 import enum
 import hashlib
 import json
-import zoneinfo
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias, TypeVar
 
-from cronsim import CronSim, CronSimError
-
 from tidemark.export_job import JobReport, OptionPlace, Order
 from tidemark.reasons import Reason
+from tidemark.schedule import Schedule
 from tidemark_operator.controller.state.model import Json
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_SECOND = dt.timedelta(seconds=1)
-#: Macros as in Vixie cron.
-_MACROS = {
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-    "@monthly": "0 0 1 * *",
-    "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@hourly": "0 * * * *",
-}
-
-
-class ScheduleError(ValueError):
-    """A schedule is invalid or never occurs; the message has the cause."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Schedule:
-    """Parsed schedule; create it with :meth:`of`."""
-
-    expression: str
-    zone: dt.tzinfo
-
-    @classmethod
-    def of(cls, text: str, zone: str = "") -> "Schedule":
-        """Parse a schedule; ``zone`` "" is UTC. Raises :class:`ScheduleError`."""
-        expression = _MACROS.get(text, text)
-        try:
-            found: dt.tzinfo = zoneinfo.ZoneInfo(zone) if zone else dt.UTC
-        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise ScheduleError(f"unknown time zone {zone}") from error
-        # Some valid expressions never occur, such as 30 February; the first time shows that.
-        try:
-            next(CronSim(expression, _EPOCH))
-        except (CronSimError, StopIteration) as error:
-            why = str(error) or "it never occurs"
-            raise ScheduleError(f"invalid schedule {text!r}: {why}") from error
-        return cls(expression, found)
-
-    def next_ms(self, after_ms: int) -> int:
-        """Return the first scheduled time after one, as Unix time in milliseconds."""
-        return _ms(next(CronSim(self.expression, self._at(after_ms))))
-
-    def last_ms(self, until_ms: int) -> int:
-        """Return the last scheduled time up to and including one, in milliseconds."""
-        # One second more, because the iterator excludes its start.
-        return _ms(next(CronSim(self.expression, self._at(until_ms) + _SECOND, reverse=True)))
-
-    def _at(self, ms: int) -> dt.datetime:
-        """Convert to the schedule's zone, in whole seconds."""
-        return (_EPOCH + dt.timedelta(seconds=ms // 1000)).astimezone(self.zone)
-
-
-def _ms(time: dt.datetime) -> int:
-    return (time - _EPOCH) // dt.timedelta(milliseconds=1)
-
 
 #: (catalog, name) of a table: two Exports must not write the same one.
 TableId: TypeAlias = tuple[str, str]
@@ -121,7 +59,8 @@ class ExportRunRecord:
 class ExportInfo:
     """An ``Export`` object.
 
-    ``schedule`` None: it runs continuously, with a commit every ``interval_ms``. ``failures``
+    ``schedule`` None: it runs continuously, with a commit every ``interval_ms``. ``maintains``: its
+    job maintains the tables. ``failures``
     counts failures in a row without a commit. ``topic_id`` is in Kafka's text form, "" before the
     first run.
     """
@@ -135,6 +74,7 @@ class ExportInfo:
     schedule: Schedule | None
     interval_ms: int
     suspended: bool
+    maintains: bool = False
     run: ExportRunRecord | None = None
     failures: int = 0
     last_failure: str = ""
@@ -192,7 +132,10 @@ class DesiredJob:
     def digest(self) -> str:
         """Return a digest that differs if another job is needed."""
         kept = {name: text for name, text in self.order.source.items() if name not in self.changing}
-        order = dataclasses.replace(self.order, source=kept).to_json()
+        plan = self.order.maintenance
+        # The last maintenance is a state, for which no job is restarted.
+        plan = None if plan is None else dataclasses.replace(plan, since_ms=0)
+        order = dataclasses.replace(self.order, source=kept, maintenance=plan).to_json()
         variables = [dataclasses.astuple(variable) for variable in self.variables]
         files = [dataclasses.astuple(file) for file in self.files]
         text = json.dumps([order, variables, files, self.job, self.source], sort_keys=True)

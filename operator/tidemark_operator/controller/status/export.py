@@ -1,13 +1,21 @@
-"""Status of an Export: its run, the progress of the table, and the condition Exporting.
+"""Status of an Export: its run, the progress of the table, Exporting and Maintained.
 
 ``Ready`` says that the desired state is reached: a job runs, or the next one is scheduled.
-``Exporting`` says whether records reach the table. Values that change by themselves are figures,
+``Exporting`` says whether records reach the table. ``Maintained`` says whether the last maintenance
+of the tables succeeded. Values that change by themselves are figures,
 which are written at most once a minute, and are in no message.
 """
 
 import dataclasses
+from collections.abc import Mapping
 
-from tidemark.export_job import JobReport, TopicsReport, shortened
+from tidemark.export_job import (
+    MAINTENANCE_CHARS_MAX,
+    JobReport,
+    MaintenanceReport,
+    TopicsReport,
+    shortened,
+)
 from tidemark.message_text import clause, count
 from tidemark.reasons import Reason
 from tidemark_operator.controller.state.controller_state import ControllerState
@@ -31,6 +39,7 @@ from tidemark_operator.controller.status.conditions import (
 )
 
 EXPORTING = "Exporting"
+MAINTAINED = "Maintained"
 #: Failures in a row after which a person has to act.
 PATIENCE = 3
 #: Minimum age of the table's newest data, or duration of a commit, that counts as lag. With a
@@ -66,13 +75,20 @@ def export_status(
     if view.job.report is not None:
         found = _figures(view.job.report).items()
         status |= {name: value for name, value in found if value is not None}
+    upkeep = _maintenance(export, view.job.report)
+    if upkeep is not None:
+        status["maintenance"] = upkeep
+        conditions = [*conditions, _maintained(upkeep)]
     status["conditions"] = render(
         conditions, export.status, generation=export.generation, now_ms=now_ms
     )
     return StatusResult(status=status, sentence=f"export {export.key}: {conditions[0].message}")
 
 
-_OURS = ("run", "failures", "lastFailure", "lastScheduleTime", "lastSuccessfulTime", "currentTime")
+_OURS = (
+    *("run", "failures", "lastFailure", "lastScheduleTime", "lastSuccessfulTime", "currentTime"),
+    "maintenance",
+)
 
 
 def _fields(export: ExportInfo) -> dict[str, object]:
@@ -125,6 +141,64 @@ def _topics(topics: TopicsReport) -> dict[str, object]:
         "behind": topics.behind,
         "worst": rows,
     }
+
+
+def _maintenance(export: ExportInfo, report: JobReport | None) -> dict[str, object] | None:
+    """Return the state of the tables' maintenance; None if the Export has none."""
+    if not export.maintains:
+        return None
+    found = None if report is None else report.maintenance
+    former = export.status.get("maintenance")
+    kept: dict[str, object] = dict(former) if isinstance(former, Mapping) else {}
+    if found is None:
+        # The job left no report. A step that was in progress did not end with it.
+        step = kept.get("step")
+        if export.run is not None and not export.run.under_way and step:
+            del kept["step"]
+            failure = shortened(f"the job ended during the {step}", MAINTENANCE_CHARS_MAX)
+            kept |= {"failedTables": 1, "lastFailure": failure}
+        return kept
+    # Until a run of this job has ended, the figures are those of the last one.
+    figures = _upkeep(found)
+    if found.ended_ms is None:
+        kept.pop("step", None)
+        kept |= {name: figures[name] for name in _CURRENT if figures[name]}
+        return kept
+    return {name: value for name, value in figures.items() if value}
+
+
+#: Fields about the run in progress and the next one.
+_CURRENT = ("step", "startTime", "nextTime")
+
+
+def _upkeep(report: MaintenanceReport) -> dict[str, object]:
+    return {
+        "step": report.step,
+        "startTime": _time(report.started_ms),
+        "endTime": _time(report.ended_ms),
+        "nextTime": _time(report.next_ms),
+        "failedTables": report.failures,
+        "lastFailure": report.message,
+        "compactedFiles": report.compacted,
+        "writtenFiles": report.into,
+        "expiredVersions": report.expired,
+        "removedFiles": report.removed,
+        "removedOrphans": report.orphans,
+    }
+
+
+def _maintained(upkeep: Mapping[str, object]) -> ConditionValue:
+    """Return the condition Maintained, from the state of the maintenance in the status."""
+    if upkeep.get("failedTables"):
+        text = (
+            f"the last maintenance failed: {upkeep.get('lastFailure') or 'no message'}. It is "
+            "repeated at status.maintenance.nextTime. The export continues"
+        )
+        return condition(MAINTAINED, False, Reason.MAINTENANCE_FAILED, text)
+    if "endTime" in upkeep:
+        return condition(MAINTAINED, True, Reason.MAINTAINED, "the last maintenance succeeded")
+    text = "the first maintenance has not ended yet"
+    return condition(MAINTAINED, None, Reason.PENDING, text)
 
 
 def _time(ms: int | None) -> str | None:

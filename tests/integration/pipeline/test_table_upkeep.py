@@ -1,0 +1,102 @@
+"""Scheduled maintenance by the job that exports: files stay bounded, and no record is lost or
+duplicated.
+"""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.export_day.day import MINUTE_MS, START_MS, run_day
+from tests.integration.pipeline.lakes import Lake, new_lake
+from tests.integration.pipeline.marks import MARKS
+from tests.integration.pipeline.rows import records
+from tidemark.export_job import MaintenancePlan, MaintenanceReport
+from tidemark_pipeline.export.formats import Format
+from tidemark_pipeline.export.row_shapes import RAW_DDL
+from tidemark_pipeline.export.table import TableLayout
+from tidemark_pipeline.jobs import table_upkeep
+from tidemark_pipeline.jobs.table_upkeep import TableUpkeep
+
+pytestmark = [*MARKS, pytest.mark.full, pytest.mark.timeout(600)]
+HOUR_MS = 60 * MINUTE_MS
+
+
+@pytest.mark.parametrize(
+    "kind", [Format.ICEBERG, pytest.param(Format.DELTA, marks=pytest.mark.long)]
+)
+def test_a_day_of_small_commits_leaves_few_files(
+    session: SparkSession, tmp_path: Path, kind: Format
+) -> None:
+    # An hour has six commits.
+    day = run_day(session, tmp_path, kind, commits=24, step=10)
+    assert (day.commits, day.lost, day.duplicated, day.failed) == (24, 0, 0, 0), day.text()
+    assert day.runs >= 2, day.text()
+    # Without maintenance the folder would have 24 files.
+    assert day.files < 24 <= day.compacted + day.files, day.text()
+
+
+def lake_with_commits(session: SparkSession, folder: Path, commits: int) -> Lake:
+    lake = new_lake(session, {}, folder)
+    table = lake.table(layout=TableLayout(columns=RAW_DDL))
+    at = table.claim("t", "")
+    for n in range(commits):
+        table.commit(records(session, (b"k", 0, n, n, "v")), at := at.reaching({0: n + 1}))
+    table.close()
+    return lake
+
+
+def upkeep_of(
+    lake: Lake, tables: list[str], reports: list[MaintenanceReport], **plan: Any
+) -> TableUpkeep:
+    fields: dict[str, Any] = {"pause_ms": 600_000, "since_ms": START_MS, **plan}
+    return TableUpkeep(
+        lake.session,
+        lake.kind,
+        lambda: tables,
+        MaintenancePlan(schedule="@hourly", **fields),
+        reports.append,
+        clock=lambda: START_MS + HOUR_MS,
+    )
+
+
+def test_failure_of_one_table_keeps_no_other_from_its_maintenance(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    lake = lake_with_commits(session, tmp_path, 6)
+    found: list[MaintenanceReport] = []
+    upkeep = upkeep_of(lake, [lake.named("missing"), lake.name], found)
+    assert upkeep.run_if_due(threading.Event())
+    last = found[-1]
+    assert (last.failures, last.compacted, last.into) == (1, 6, 1)
+    assert last.message.startswith(f"{lake.named('missing')}: ")
+    assert last.next_ms == START_MS + 2 * HOUR_MS
+    # The time of this run is used up.
+    assert not upkeep.run_if_due(threading.Event())
+
+
+def test_a_step_is_stopped_after_the_pause_that_it_may_take(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The export can write, and the table has the same rows."""
+    monkeypatch.setattr(table_upkeep, "_POLL_S", 0.01)
+    lake = lake_with_commits(session, tmp_path, 6)
+    found: list[MaintenanceReport] = []
+    upkeep = upkeep_of(lake, [lake.name], found, pause_ms=0)
+    upkeep.run_if_due(threading.Event())
+    assert not upkeep.writing.locked()
+    assert lake.session.table(lake.name).count() == 6
+    assert found[-1].failures == 1
+    assert "compaction took longer than 0 s and was stopped" in found[-1].message
+
+
+def test_a_job_that_ends_leaves_the_maintenance(session: SparkSession, tmp_path: Path) -> None:
+    lake = lake_with_commits(session, tmp_path, 6)
+    found: list[MaintenanceReport] = []
+    upkeep = upkeep_of(lake, [lake.name], found)
+    stop = threading.Event()
+    stop.set()
+    assert not upkeep.run_if_due(stop)
+    assert found == []
