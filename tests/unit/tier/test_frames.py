@@ -195,7 +195,7 @@ def test_a_missing_key_is_named_and_the_segment_is_readable_once_it_is_back(
     _, entry = copied(memory, tmp_path, "encrypted")
     for keys in (NO_KEYS, KeyRing.parse(TWO)):
         with pytest.raises(
-            EncryptionKeyMissing, match=r"key 'k1'.* Add the line of 'k1'"
+            EncryptionKeyMissing, match=r"key 'k1'.* Add the line of 'k1'.*--encryption-keys"
         ) as caught:
             RemoteStorageManager({"": memory}, keys).fetch(entry, 0, 5)
         assert not caught.value.retriable

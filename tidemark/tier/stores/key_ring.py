@@ -52,8 +52,9 @@ class EncryptionKeyMissing(StoreUnavailable):
         if has_other_bytes:
             problem = f"and no line of {key_id!r} has the bytes that this key had"
         super().__init__(
-            f"{what} is encrypted with key {key_id!r}, {problem}. Add the line of {key_id!r} that "
-            "the keys had before; nothing is lost",
+            f"{what} is encrypted with key {key_id!r}, {problem}. Add the line of {key_id!r}, with "
+            "the bytes of that time, to the Secret of encryptionKeysSecretRef. A job needs the "
+            f"file with it ({KEYS_OPTION}, --encryption-keys). Meanwhile nothing is lost",
             reason=Reason.ENCRYPTION_KEY_MISSING,
             retriable=False,
         )
