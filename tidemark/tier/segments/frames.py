@@ -10,9 +10,9 @@ not encrypted is therefore a file that ``zstd -d`` unpacks. Encryption comes aft
 
 The auxiliary object has the table of frames: codec u8 (0 none, 1 zstd), cipher u8 (0 none, 1
 AES-256-GCM), reserved u16, and for each frame its size u32. The SHA-256 of all frames follow, if
-they are not encrypted; the tags of encrypted ones prove as much. Readers that verify a frame need
-not hash its piece, which may be seven times as large. A digest of the stored bytes also finds
-changes that unpack to the same piece.
+they are not encrypted. Encrypted ones have tags of their cipher instead. Readers that verify a
+frame need not hash its piece, which may be seven times as large. A digest of the stored bytes also
+finds changes that unpack to the same piece.
 """
 
 import itertools
@@ -29,7 +29,9 @@ from tidemark.tier.segments.sealing import DataKey
 
 _HEAD = struct.Struct(">BBH")
 _SIZE = struct.Struct(">I")
-_NONE, _ZSTD, _AES_GCM = 0, 1, 1
+#: Codecs, and ciphers.
+_PLAIN, _ZSTD = 0, 1
+_CLEAR, _AES_GCM = 0, 1
 #: Level of Zstandard: its default, the usual balance of speed and size.
 _LEVEL = 3
 #: A log is compressed if that saves at least this share of its first piece.
@@ -55,7 +57,7 @@ class Frames:
     def parse(cls, data: bytes) -> "Frames":
         """Parse the table. Raises ValueError and struct.error."""
         codec, cipher, _ = _HEAD.unpack_from(data)
-        if codec not in (_NONE, _ZSTD) or cipher not in (_NONE, _AES_GCM):
+        if codec not in (_PLAIN, _ZSTD) or cipher not in (_CLEAR, _AES_GCM):
             raise ValueError(f"frames of codec {codec} and cipher {cipher}")
         is_encrypted = cipher == _AES_GCM
         row_bytes = _SIZE.size + (0 if is_encrypted else DIGEST_BYTES)
@@ -70,7 +72,8 @@ class Frames:
     def encode(self) -> bytes:
         """Return the bytes that ``parse`` reads."""
         sizes = (end - start for start, end in itertools.pairwise(self.starts))
-        codec, cipher = int(self.is_compressed) * _ZSTD, int(self.is_encrypted) * _AES_GCM
+        codec = _ZSTD if self.is_compressed else _PLAIN
+        cipher = _AES_GCM if self.is_encrypted else _CLEAR
         head = _HEAD.pack(codec, cipher, 0)
         return b"".join((head, *map(_SIZE.pack, sizes), *self.digests))
 
