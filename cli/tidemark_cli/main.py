@@ -70,7 +70,7 @@ class Commands(LazyGroup):
         ),
         "rewrap": LazyCommand(
             f"{_CLI}.tier.rewrap:rewrap",
-            "Encrypt the keys of segments in the tier with another key-encryption key.",
+            "Encrypt the keys of segments with the first of the --encryption-keys.",
         ),
         "restore": LazyCommand(
             f"{_CLI}.tier.restore:restore",

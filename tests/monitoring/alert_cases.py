@@ -120,6 +120,11 @@ CASES = {
         over=90,
         labels={"reason": "Lagging"},
     ),
+    "TidemarkTableMaintenanceFails": _bad_for_an_hour(
+        f'{_UNSETTLED}{{kind="Export", condition="Maintained", reason="MaintenanceFailed"}}',
+        after=60,
+        reason="MaintenanceFailed",
+    ),
     # 1,200,000 s are under the limit of 14 days. Only the listener's certificate expires.
     "TidemarkCertificateExpires": AlertCase(
         series={

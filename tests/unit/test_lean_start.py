@@ -93,6 +93,7 @@ STARTS: dict[str, set[str]] = {
     "groups": set(),
     "groups reset": set(),
     "sweep": {SPEC},
+    "rewrap": {SPEC},
     "restore": {SPEC},
     "import": {"kio", "yaml", CONTROL, MODEL, SPEC, "tidemark_cli.imports"},
     "demo": {"kio", "pyarrow", BUILD, SPEC},

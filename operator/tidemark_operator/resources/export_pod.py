@@ -119,7 +119,7 @@ class Executors(SpecModel):
     """Greatest number of executors. Executors are added while tasks wait, and removed when idle."""
     cores: Annotated[int | None, Field(ge=1, le=CORES_MAX), KubernetesSchema(format="int32")] = None
     """Number of parallel tasks of an executor, and its CPU request. Default: 2."""
-    memory: Annotated[str | None, Field(pattern=r"^[1-9][0-9]{0,5}(Mi|Gi)$")] = None
+    memory: Annotated[str | None, Field(max_length=8, pattern=r"^[1-9][0-9]{0,5}(Mi|Gi)$")] = None
     """Memory of an executor's JVM. The pod's limit is 40 % higher, for Python. Default: 2Gi."""
     pod_template: ExecutorPodTemplate | None = None
 

@@ -235,6 +235,9 @@ ON_PURPOSE = (
         theirs="None"
     ),
     Difference(
+        "* v*", "*.configs.tidemark.remote.compression", "a key of ours", theirs="None"
+    ),
+    Difference(
         "*AlterConfigs v* to an unsupported disable policy", "*error_code", "KIP-950 "
         "specifies INVALID_REQUEST; Kafka does not know the key and answers INVALID_CONFIG",
         ours="invalid_request", theirs="invalid_config"

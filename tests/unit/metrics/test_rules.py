@@ -94,6 +94,7 @@ BY_CONDITION = {
         "TidemarkExportFails",
     ),
     "Exporting": ("TidemarkExportBehind",),
+    "Maintained": ("TidemarkTableMaintenanceFails",),
     "Draining": ("TidemarkDrainStuck",),
     "ExternalAddress": ("TidemarkExternalAddressMissing",),
     "ObjectsAccepted": ("TidemarkCreationsRefused",),

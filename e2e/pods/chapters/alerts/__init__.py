@@ -35,6 +35,10 @@ NOT_HERE = {
         "tests/integration/operator/test_object_metadata.py has one and sees the condition"
     ),
     "TidemarkExportBehind": "the quarter of an hour is a constant of the operator",
+    "TidemarkTableMaintenanceFails": (
+        "it takes an Export with a schedule: tests/integration/pipeline/test_table_upkeep.py has "
+        "steps that fail and sees the report"
+    ),
     "TidemarkAuditFoundDamage": "it takes an audit, which needs Spark beside the pods",
     "TidemarkTieringLagging": (
         "it takes a topic with a maximum lag: tests/integration/remote_log/test_max_lag.py has a "
