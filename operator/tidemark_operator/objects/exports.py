@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tidemark.export_job import Hidden, MaintenancePlan, OptionPlace, Order
+from tidemark.message_text import count
 from tidemark.reasons import Reason
 from tidemark.schedule import Schedule, ScheduleError
 from tidemark.tier.stores.config import (
@@ -343,8 +344,8 @@ class _Order:
         size = sum(len(name) + 1 for name in names)
         if size > NAMES_BYTES_MAX:
             raise _Unusable(
-                f"the names of {len(names)} topics have {size} bytes, {NAMES_BYTES_MAX} are "
-                "allowed. Use spec.topics.pattern, or several Exports",
+                f"the names of {count(len(names), 'topic')} have {size} bytes, "
+                f"{NAMES_BYTES_MAX} are allowed. Use spec.topics.pattern, or several Exports",
                 waits=False,
             )
         return names

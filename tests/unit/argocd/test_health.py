@@ -92,7 +92,8 @@ VERDICTS = {
     },
     "Export": {
         # The table exists and receives what it can, so that its age fails no sync.
-        "Healthy": "Running Scheduled UpToDate CatchingUp Lagging NoProgress TopicsFailing",
+        "Healthy": "Running Scheduled UpToDate CatchingUp Lagging NoProgress TopicsFailing "
+        "Maintained MaintenanceFailed",
         "Progressing": "Pending JobStarting ReportMissing TopicNotFound",
         "Suspended": "Suspended",
         "Degraded": "JobFailed TopicReplaced TableTaken TableTakenOver ScheduleInvalid "

@@ -14,7 +14,7 @@ from tests.kubectl_commands import ROOT, strings_of
 
 _FIELD = re.compile(r"\b(?:spec|status)(?:\.[a-zA-Z]\w*)+")
 #: Fields of other objects, and functions in expressions of CEL.
-_OTHER_FIELDS = {"spec.template", "status.hostIP"}
+_OTHER_FIELDS = {"spec.template", "status.hostIP", "status.podIP"}
 _FUNCTIONS = (".all", ".orValue", ".startsWith", ".NAME")
 #: Advice to change the name of an existing topic.
 _RENAMED = re.compile(r"(?:use|choose|change to|set) another (?:spec\.)?topicName")
