@@ -497,7 +497,7 @@ BUGS: tuple[Bug, ...] = (
         replaced(
             "tidemark_operator.controller.rebuilding._Rebuilding._needed", lambda *_: set[int]()
         ),
-        first=45,
+        first=282,
     ),
     Bug(
         "a partition in doubt loses its place",

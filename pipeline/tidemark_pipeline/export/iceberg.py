@@ -223,7 +223,7 @@ class IcebergTable:
         properties = {**_PROPERTIES, **layout.properties}
         if sort:
             properties.setdefault(_DISTRIBUTION, "hash" if fields else "none")
-        catalog, _, name = self.name.partition(".")
+        catalog, spark = self.name.partition(".")[0], cast(Any, self._session)._jsparkSession
         try:
             spec = iceberg.PartitionSpec.builderFor(schema)
             for field in fields:
@@ -243,9 +243,11 @@ class IcebergTable:
                     else order.asc(term, nulls.NULLS_FIRST)
                 )
             spark3 = iceberg.spark.Spark3Util
+            # Spark's parser, because parts of the name may be quoted.
+            identifier = spark3.catalogAndIdentifier(spark, self.name).identifier()
             (
-                spark3.loadIcebergCatalog(cast(Any, self._session)._jsparkSession, catalog)
-                .buildTable(iceberg.catalog.TableIdentifier.parse(name), schema)
+                spark3.loadIcebergCatalog(spark, catalog)
+                .buildTable(spark3.identifierToTableIdentifier(identifier), schema)
                 .withPartitionSpec(spec.build())
                 .withSortOrder(order.build())
                 .withProperties(properties)
