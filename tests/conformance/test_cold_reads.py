@@ -98,7 +98,7 @@ def test_consumers_return_to_the_leader_when_followers_may_not_serve_any_more(
     with three_readers(cluster, topic, client) as (readers, before):
         cluster.configure({REMOTE_READERS: "leader"})
         try:
-            # New connections show when the leader redirects no more.
+            # New connections show when the leader stops redirecting.
             wait(lambda: serving(cluster, topic) == {leader}, "brokers to have the setting")
             read_on(readers)
         finally:

@@ -200,5 +200,5 @@ class ReadConfirmations:
         return [NOT_COLD] * len(request.reads)
 
     async def close(self) -> None:
-        """Close the connections to leaders, and open no more."""
+        """Close the connections to leaders for good."""
         await self._links.close()

@@ -68,7 +68,7 @@ class Links:
         )
 
     async def close(self) -> None:
-        """Close all connections, and open no more."""
+        """Close all connections for good."""
         self._closed = True
         connections = [*self._connections.values()]
         self._connections.clear()
