@@ -19,7 +19,7 @@ ADDRESS ?= localhost:8000
 # newer release than the pinned one, and then refuse it because its hash is unknown.
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: kafka-kills demo up cli spark columnar plots readers test test-all test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-all bench-latency bench-cold bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-executors bench-scale bench-install reproducible \
+.PHONY: kafka-kills demo up cli spark columnar plots readers test test-all test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-all bench-latency bench-cold bench-cold-brokers bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-executors bench-scale bench-install reproducible \
   simulate fuzz histories full-disk export-kills export-many pipeline-proof release sbom pins crds argocd pages docs site conformance compatibility
 .DEFAULT_GOAL := demo
 
@@ -174,6 +174,10 @@ bench-all: bench bench-latency bench-failover
 bench-cold: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.cold_reads $(if $(ONLY),--only '$(ONLY)') $(if $(ROUNDS),--rounds $(ROUNDS)) \
 	  $(if $(MEGABYTES),--megabytes $(MEGABYTES)) $(if $(SIDE),--side $(SIDE)) $(if $(DISK),--disk-cache $(DISK))
+
+# The same for 1, 2 and 4 brokers whose store answers after 20 ms. ROUNDS: 3, MEGABYTES: 480.
+bench-cold-brokers: $(ALL)
+	@$(BIN)/python -m tests.benchmarks.serving_brokers $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(MEGABYTES),--megabytes $(MEGABYTES))
 
 # Clients and replication in clear and with TLS, compared with Apache Kafka.
 bench-encryption: $(ALL)

@@ -3,7 +3,7 @@
 Our broker has a MinIO on the same machine, Apache Kafka its LocalTieredStorage, which is a folder.
 For each number of readers the same records are read three ways: from an untiered topic (hot), and
 twice from a tiered one whose local log is empty (cold). Then single records are produced at a fixed
-rate, alone and beside cold readers. No figure is a pass or a failure.
+rate, alone and beside readers. No figure is a pass or a failure.
 """
 
 import argparse
@@ -84,7 +84,9 @@ class ColdMeasure:
     take: Callable[[BenchmarkSide, ColdSizes], Mapping[str, Figures]]
 
 
-def filled(side: BenchmarkSide, readers: int, sizes: ColdSizes, *, tiered: bool) -> ClientLoad:
+def filled(
+    side: BenchmarkSide, readers: int, sizes: ColdSizes, *, tiered: bool, replicas: int = 1
+) -> ClientLoad:
     """Create a topic with a partition for each reader, fill it, and return the load that reads it.
 
     If it is ``tiered``, everything that the load reads is in the tier only.
@@ -96,7 +98,7 @@ def filled(side: BenchmarkSide, readers: int, sizes: ColdSizes, *, tiered: bool)
     if tiered:
         config |= {"remote.storage.enable": "true", "local.retention.bytes": "1"}
     # Both sides create topics for clients, with Kafka's names of the configuration.
-    topic = NewTopic(name, readers, 1, config=config)
+    topic = NewTopic(name, readers, replicas, config=config)
     admin.create_topics([topic])[name].result(60)
     load = ClientLoad(
         kind="produce",
@@ -140,7 +142,7 @@ def _ends(load: ClientLoad, *, tiered: bool) -> Sequence[int]:
 
 
 def _offsets(load: ClientLoad, timestamp: int) -> list[int]:
-    with BlockingKafkaClient(KafkaAccess((load.bootstrap,))) as brokers:
+    with BlockingKafkaClient(KafkaAccess(tuple(load.bootstrap.split(",")))) as brokers:
         found = brokers.list_offsets(load.topic, dict.fromkeys(range(load.partitions), timestamp))
     return [found[number] for number in range(load.partitions)]
 
@@ -209,34 +211,38 @@ def _cpu_s(pids: Sequence[int]) -> float:
 
 
 def take_latency(side: BenchmarkSide, sizes: ColdSizes) -> Mapping[str, Figures]:
-    """Produce single records at a fixed rate: alone, then beside cold readers."""
+    """Produce single records at a fixed rate: alone, beside hot readers, and beside cold ones."""
     readers = sorted(sizes.readers)[len(sizes.readers) // 2]
-    cold = filled(side, readers, sizes, tiered=True)
     loop = OpenLoop(
         rate=sizes.rate, seconds=sizes.seconds, warm_s=sizes.warm_s, partitions=1, linger_ms=0
     )
     topic = side.topic()
     # Warm, as both sides are after the first requests.
     run(replace(loop, seconds=sizes.warm_s, warm_s=0), side.bootstrap, topic)
-    alone = _latencies(side, loop, topic)
+    found = {"produce alone": _latencies(side, loop, topic)}
+    # Hot readers take as many cores as they get, too: the difference is what the tier costs.
+    for kind, tiered in (("hot", False), ("cold", True)):
+        load = filled(side, readers, sizes, tiered=tiered)
+        found[f"produce beside {readers} {kind} readers"] = _beside(side, loop, topic, load)
+        side.delete(load.topic)
+    side.delete(topic)
+    return found
+
+
+def _beside(side: BenchmarkSide, loop: OpenLoop, topic: str, readers: ClientLoad) -> Figures:
+    """Produce while these readers read; return the latencies, and the rate of the readers."""
     # They read for as long as records are produced, and a little longer.
-    seconds = sizes.warm_s + sizes.seconds + 1
+    load = replace(readers, seconds=loop.warm_s + loop.seconds + 1)
     answers: list[Mapping[str, float]] = []
-    thread = Thread(target=lambda: answers.append(load_process.run(replace(cold, seconds=seconds))))
+    thread = Thread(target=lambda: answers.append(load_process.run(load)))
     thread.start()
     time.sleep(1)
-    beside = _latencies(side, loop, topic)
+    figures = _latencies(side, loop, topic)
     thread.join()
-    for name in (cold.topic, topic):
-        side.delete(name)
     if not answers:
-        raise OSError("the cold readers failed")
+        raise OSError("the readers failed")
     took_s = answers[0]["ended"] - answers[0]["began"]
-    rate = {"cold MB/s": answers[0]["records"] * RECORD_BYTES / 1e6 / took_s}
-    return {
-        "produce alone": alone,
-        f"produce beside {readers} cold readers": {**beside, **rate},
-    }
+    return {**figures, "readers MB/s": answers[0]["records"] * RECORD_BYTES / 1e6 / took_s}
 
 
 def _latencies(side: BenchmarkSide, loop: OpenLoop, topic: str) -> Figures:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -104,6 +105,18 @@ class _Recorded(LocalOwnBrokers):
         )
 
 
+class _Proxied(LocalCluster):
+    """Local cluster that may have a proxy before its store."""
+
+    store_proxy: Callable[[str], str] | None = None
+
+    def start_tier(self) -> dict[str, Any]:
+        storage = super().start_tier()
+        if self.store_proxy is not None:
+            storage["s3"]["endpoint"] = self.store_proxy(storage["s3"]["endpoint"])
+        return storage
+
+
 def start_tidemark(
     folder: Path,
     brokers: int,
@@ -111,12 +124,14 @@ def start_tidemark(
     recorded: bool = False,
     tiered: bool = False,
     entries: Mapping[str, str] | None = None,
+    store_proxy: Callable[[str], str] | None = None,
 ) -> BenchmarkSide:
     """A whole local cluster; topics are untiered as Kafka's are.
 
     ``recorded``: brokers write their stalls beside their configuration files when they stop.
     ``tiered``: the tier is a MinIO, and segments leave the local log soon. ``entries``: of each
-    broker's configuration.
+    broker's configuration. ``store_proxy``: returns the endpoint that brokers have instead of the
+    MinIO's.
     """
     layout = Layout(folder / "cluster")
     layout.create()
@@ -124,7 +139,8 @@ def start_tidemark(
         layout, cluster="tidemark", tier="s3" if tiered else "directory"
     )
     chosen = (_UNLIMITED if tiered else _UNLIMITED | _INTERVALS) | dict(entries or {})
-    cluster = LocalCluster(layout, settings, lambda _: None, entries=chosen)
+    cluster = _Proxied(layout, settings, lambda _: None, entries=chosen)
+    cluster.store_proxy = store_proxy
     if recorded:
         cluster.brokers = _Recorded(layout, settings, cluster.kubeconfig, chosen)
     addresses = cluster.start(brokers=brokers)
