@@ -4,6 +4,7 @@ and does not keep parts of uploads, so bodies are limited to 8 MiB."""
 import hashlib
 import threading
 import urllib.parse
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -20,7 +21,8 @@ class Behaviour:
     ``ignored``: request headers without an effect. ``bulk``: status and code with which
     DeleteObjects is answered instead. ``errors``: code for each key that is not deleted, with the
     number of failures (-1: always), in bulk or, with ``singly``, also alone. ``names``: errors have
-    their key.
+    their key. ``racing``: by a request header, the part of keys with which conditional writes are
+    checked in pairs, before either of the two is written.
     """
 
     ignored: frozenset[str] = frozenset()
@@ -28,6 +30,7 @@ class Behaviour:
     errors: dict[str, tuple[str, int]] = field(default_factory=dict)
     singly: bool = False
     names: bool = True
+    racing: Mapping[str, str] = field(default_factory=dict)
 
 
 class S3Stub:
@@ -38,6 +41,7 @@ class S3Stub:
         self.objects: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
         self.lock = threading.Lock()
+        self.pair = threading.Barrier(2, timeout=10)
         outer = self
 
         class Handler(_Handler):
@@ -116,6 +120,14 @@ class _Handler(BaseHTTPRequestHandler):
         expected = self._condition("If-Match")
         if expected is not None and (present is None or _tag(present) != expected):
             return self._error(412 if present is not None else 404, "PreconditionFailed")
+        racing = self.stub.behaviour.racing
+        if any(header in self.headers and part in key for header, part in racing.items()):
+            # Other requests are served meanwhile.
+            self.stub.lock.release()
+            try:
+                self.stub.pair.wait()
+            finally:
+                self.stub.lock.acquire()
         self.stub.objects[key] = body
         return self._answer(200, ETag=_tag(body))
 

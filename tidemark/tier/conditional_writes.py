@@ -5,10 +5,18 @@ and ``If-None-Match`` and ignore them, and so do emulators of other clouds. A de
 overwrites a newer one, and the head loses the commits in between. Only a probe, which writes an
 object of its own, detects that. It is repeated periodically, because the store's version or a proxy
 in front of it may change.
+
+Other stores check the condition and write in two steps, so writers at the same moment overwrite
+each other. Some writers of the probe therefore race. A store that passes may still lose a race, so
+this finds only what is likely to happen.
 """
 
 import contextlib
+import threading
 import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from tidemark.reasons import Reason
 from tidemark.tier.metadata.layout import PROBES_PREFIX
@@ -22,6 +30,8 @@ from tidemark.tier.stores.objects import (
     Version,
 )
 
+#: Writers that race for one version, and for one missing object.
+_RACERS = 8
 #: Age after which the object of an interrupted probe is removed, and how many are per probe.
 _LEFT_MS, _LEFT_AT_ONCE = 3_600_000, 100
 
@@ -45,13 +55,18 @@ def check_conditional_writes(store: ObjectStore, *, now_ms: int) -> None:
     Raises NoConditionalWrites, and StoreUnavailable if the store gives no answer."""
     _remove_left(store, now_ms)
     key = f"{PROBES_PREFIX}{uuid.uuid4().hex}"
+    # A delete that the store refuses (an object lock) says nothing about conditional writes. A
+    # later probe removes the objects.
     try:
         _probe(store, key)
     finally:
-        # A delete that the store refuses (an object lock) says nothing about conditional writes. A
-        # later probe removes the objects.
         with contextlib.suppress(StoreUnavailable):
             store.delete_many([key, _missing(key)])
+    try:
+        _race(store, f"{key}-raced")
+    finally:
+        with contextlib.suppress(StoreUnavailable):
+            store.delete(f"{key}-raced")
 
 
 def _probe(store: ObjectStore, key: str) -> None:
@@ -68,6 +83,44 @@ def _probe(store: ObjectStore, key: str) -> None:
         raise NoConditionalWrites(where, "If-Match", "it refuses the version that it has")
     if _replaces(store, key, b"4", first.version) or store.get(key).data != b"3":
         raise NoConditionalWrites(where, "If-Match", "it overwrote a version that was not expected")
+
+
+def _race(store: ObjectStore, key: str) -> None:
+    """Let several writers create one object, then replace one version of it: one may succeed."""
+    bodies = [f"{number}".encode() for number in range(_RACERS)]
+    created = _won_at_once([partial(store.create, key, body) for body in bodies])
+    if created > 1:
+        raise _overwritten(store, "If-None-Match", f"{created} of {_RACERS} created one object")
+    try:
+        version = store.get(key).version
+    except ObjectNotFound:
+        return  # all attempts failed, as a store may refuse many writes of one object
+    # Bodies differ from the first one, so no version returns.
+    replaced = _won_at_once(
+        [partial(store.replace, key, b"new" + body, version) for body in bodies]
+    )
+    if replaced > 1:
+        raise _overwritten(store, "If-Match", f"{replaced} of {_RACERS} replaced one version")
+
+
+def _won_at_once(writes: Sequence[Callable[[], Version]]) -> int:
+    """Run conditional writes at the same moment; return how many succeed."""
+    start = threading.Barrier(len(writes))
+
+    def attempt(write: Callable[[], Version]) -> bool:
+        start.wait()
+        try:
+            write()
+        except (AlreadyExists, PreconditionFailed, ObjectNotFound, StoreUnavailable):
+            return False  # a failure proves nothing, not even that nothing was written
+        return True
+
+    with ThreadPoolExecutor(len(writes), thread_name_prefix="probe") as threads:
+        return sum(threads.map(attempt, writes))
+
+
+def _overwritten(store: ObjectStore, header: str, what: str) -> NoConditionalWrites:
+    return NoConditionalWrites(store.describe(), f"{header} of concurrent writers", what)
 
 
 def _missing(key: str) -> str:

@@ -49,6 +49,24 @@ def test_store_that_ignores_a_condition_is_refused(
     assert stub.objects == {}
 
 
+@pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        ("If-None-Match", "of concurrent writers: 2 of 8 created one object"),
+        ("If-Match", "of concurrent writers: 2 of 8 replaced one version"),
+    ],
+)
+def test_store_whose_writers_race_is_refused(
+    stub: S3Stub, store: S3Store, header: str, found: str
+) -> None:
+    # It checks a condition and writes in two steps, so only concurrent writers notice.
+    stub.behaviour = Behaviour(racing={header: "-raced"})
+    with pytest.raises(NoConditionalWrites, match=f"ignores {header} {found}") as caught:
+        check_conditional_writes(store, now_ms=NOW_MS)
+    assert caught.value.reason == "StoreWithoutConditionalWrites"
+    assert stub.objects == {}
+
+
 def test_store_with_conditions_passes_and_keeps_no_probe(stub: S3Stub, store: S3Store) -> None:
     # The probe of a process that died is removed.
     stub.objects["p/probes/of-one-that-died"] = b"1"
