@@ -1,8 +1,10 @@
-"""Emulators of Google Cloud Storage and of Azure Blob Storage, with fresh buckets.
+"""Servers of other stores than MinIO: a second S3, Google Cloud Storage, Azure Blob Storage.
 
-Azurite is Microsoft's emulator. It checks credentials and conditions. The one of Google Cloud
-Storage is fake-gcs-server behind a program of ours (``emulators/gcs``), which adds requests of the
-XML API that it lacks. Both keep everything in memory.
+Versity S3 Gateway implements S3 on a directory, with the objects' metadata in extended attributes.
+It checks signatures, clocks, bucket policies and conditions. Azurite is Microsoft's emulator. It
+checks credentials and conditions. The one of Google Cloud Storage is fake-gcs-server behind a
+program of ours (``emulators/gcs``), which adds requests of the XML API that it lacks. The emulators
+keep everything in memory.
 """
 
 import base64
@@ -26,7 +28,7 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.suites.packages import go_program, npm_folder
+from tests.suites.packages import Missing, go_program, npm_folder
 from tidemark_devcluster.controlplane.process import ServerProcess
 from tidemark_devcluster.ports import HOST, free_port
 
@@ -35,6 +37,47 @@ _START_S = 60.0
 _STOP_S = 10.0
 #: A version of the API that Azurite has.
 _API = "2021-08-06"
+
+
+@dataclass(frozen=True, slots=True)
+class VersityServer:
+    """Running Versity S3 Gateway. ``tests.s3.fresh_bucket`` makes its buckets.
+
+    ``accounts``: its file of accounts other than the administrator's.
+    """
+
+    endpoint: str
+    access_key: str
+    secret_key: str = field(repr=False)
+    accounts: Path
+
+    def create_account(self) -> dict[str, str]:
+        """Return the credentials of a new account without permissions."""
+        name, secret = secrets.token_hex(10), secrets.token_hex(20)
+        account = {"access": name, "secret": secret, "role": "user"}
+        self._write({**self._read(), name: account})
+        return {"accessKeyId": name, "secretAccessKey": secret}
+
+    def revoke(self, access_key: str) -> dict[str, Any]:
+        """Delete an account, and return what ``restore`` takes."""
+        accounts = self._read()
+        found = accounts.pop(access_key)
+        self._write(accounts)
+        return {access_key: found}
+
+    def restore(self, account: dict[str, Any]) -> None:
+        """Bring a deleted account back."""
+        self._write({**self._read(), **account})
+
+    def _read(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.accounts.read_text("utf-8"))["accessAccounts"]
+        return found
+
+    def _write(self, accounts: dict[str, Any]) -> None:
+        # The server may read it at any moment.
+        fresh = self.accounts.with_name("fresh")
+        fresh.write_text(json.dumps({"accessAccounts": accounts}), encoding="utf-8")
+        fresh.replace(self.accounts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +117,7 @@ class AzureServer:
         azure = {"account": self.account, "endpoint": self.endpoint, "containers": names}
         return {**azure, "prefix": "some/prefix", "credential": self.key}
 
-    def signature(self, container: str, *, permissions: str = "racwdl", hours: int = 1) -> str:
+    def signature(self, container: str, *, permissions: str = "racwdl", hours: float = 1) -> str:
         """Return a shared access signature for a container."""
         expires = dt.datetime.now(dt.UTC) + dt.timedelta(hours=hours)
         expiry = expires.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -103,6 +146,26 @@ class AzureServer:
     def _sign(self, text: str) -> str:
         digest = hmac.new(base64.b64decode(self.key), text.encode(), hashlib.sha256).digest()
         return base64.b64encode(digest).decode()
+
+
+@contextlib.contextmanager
+def running_versity(folder: Path) -> Iterator[VersityServer]:
+    """Run Versity S3 Gateway. Raises :class:`~tests.suites.packages.Missing`."""
+    data = folder / "data"
+    data.mkdir()
+    try:
+        os.setxattr(data, "user.tidemark", b"1")
+    except OSError as error:
+        raise Missing(f"{folder} has no extended attributes for objects: {error}") from error
+    program = go_program(_EMULATORS / "versitygw")
+    port, access_key, secret_key = free_port(0), secrets.token_hex(10), secrets.token_hex(20)
+    accounts = folder / "users.json"
+    accounts.write_text('{"accessAccounts": {}}', encoding="utf-8")
+    command = [str(program), "-address", f"{HOST}:{port}"]
+    command += ["-accounts", str(folder), "-data", str(data)]
+    keys = {"ROOT_ACCESS_KEY_ID": access_key, "ROOT_SECRET_ACCESS_KEY": secret_key}
+    with _running("versitygw", command, folder, port, keys) as endpoint:
+        yield VersityServer(endpoint, access_key, secret_key, accounts)
 
 
 @contextlib.contextmanager

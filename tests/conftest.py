@@ -15,7 +15,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.apache_kafka import QUICK, KafkaOptions, running
-from tests.clouds import AzureServer, GcsServer, running_azurite, running_gcs
+from tests.clouds import (
+    AzureServer,
+    GcsServer,
+    VersityServer,
+    running_azurite,
+    running_gcs,
+    running_versity,
+)
 from tests.effort import examples
 from tests.kafka_programs import kafka_jars
 from tests.leftover_sockets import collect_left_sockets
@@ -49,6 +56,7 @@ SHARED = (
     "session",
     "kubernetes",
     "minio",
+    "versity",
     "azurite",
     "gcs",
     "kafka",
@@ -197,6 +205,17 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaNode
     )
     with running(tmp_path_factory.mktemp("apache-kafka"), wanted) as nodes:
         yield nodes
+
+
+@pytest.fixture(scope="session")
+def versity(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VersityServer]:
+    """A running Versity S3 Gateway. Skipped where it cannot be built."""
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(running_versity(tmp_path_factory.mktemp("versity")))
+        except Missing as missing:
+            pytest.skip(str(missing))
+        yield server
 
 
 @pytest.fixture(scope="session")

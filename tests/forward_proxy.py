@@ -1,10 +1,17 @@
-"""Proxy on loopback that sends everything to one server: a forward proxy, or its TLS end."""
+"""Servers on loopback in front of a store, or in its place.
 
+A proxy sends everything to one server: a forward proxy, its TLS end, or a way to it with faults.
+``serving`` lets a test answer each connection itself.
+"""
+
+import contextlib
 import http.client
+import socket
 import ssl
 import threading
 import urllib.parse
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
 
@@ -16,13 +23,41 @@ class Forwarded:
     host: str
     authorization: str
     is_obstore: bool
+    method: str
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviation:
+    """Fault of the way to the server.
+
+    ``answer``: status and body, in place of the server's answer. ``headers``: values that replace
+    those of the request. ``body_bytes``: part of the answer's body that is sent, before the
+    connection is closed. ``is_lost``: the request reaches the server, and no answer is sent.
+    ``pause_s``: time before the answer.
+    """
+
+    answer: tuple[int, str] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body_bytes: int | None = None
+    is_lost: bool = False
+    pause_s: float = 0
+
+
+_NONE = Deviation()
 
 
 class ForwardProxy:
-    """The proxy. ``requests``: all so far. ``tls``: it answers for the server over TLS."""
+    """The proxy. ``requests``: all so far. ``tls``: it answers for the server over TLS.
+
+    ``deviate``: returns what is wrong with a request; None for nothing. It may be replaced while
+    the proxy runs.
+    """
 
     def __init__(self, upstream: str, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[Forwarded] = []
+        self.deviate: Callable[[Forwarded], Deviation | None] = lambda _: None
+        self._closing = threading.Event()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -32,32 +67,52 @@ class ForwardProxy:
                 # Record the request, with the host that the client wants.
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 url = urllib.parse.urlsplit(self.path)
-                outer.requests.append(
-                    Forwarded(
-                        url.netloc,
-                        self.headers.get("Proxy-Authorization", ""),
-                        "object_store" in self.headers.get("User-Agent", ""),
-                    )
-                )
                 target = urllib.parse.urlunsplit(("", "", url.path, url.query, ""))
+                request = Forwarded(
+                    url.netloc,
+                    self.headers.get("Proxy-Authorization", "")
+                    or self.headers.get("Authorization", ""),
+                    "object_store" in self.headers.get("User-Agent", ""),
+                    self.command,
+                    target,
+                )
+                outer.requests.append(request)
+                fault = outer.deviate(request) or _NONE
+                outer._closing.wait(fault.pause_s)
+                if fault.answer is not None:
+                    status, text = fault.answer
+                    retry = [("Retry-After", "1"), ("Content-Type", "application/xml")]
+                    self._reply(status, retry, text.encode(), fault)
+                    return
                 headers = {k: v for k, v in self.headers.items() if not k.startswith("Proxy-")}
+                headers |= {k: fault.headers.get(k.lower(), v) for k, v in headers.items()}
                 # Forward it to the one server, with the client's Host, which is signed.
                 connection = http.client.HTTPConnection(upstream, timeout=30)
                 try:
                     connection.request(self.command, target, body=body or None, headers=headers)
                     answer = connection.getresponse()
-                    data = answer.read()
-                    # The length of an answer to HEAD is not that of its body.
-                    self.send_response(answer.status)
-                    for name, value in answer.getheaders():
-                        if name.lower() not in ("content-length", "transfer-encoding"):
-                            self.send_header(name, value)
-                    length = answer.getheader("Content-Length") or str(len(data))
-                    self.send_header("Content-Length", length)
-                    self.end_headers()
-                    self.wfile.write(data)
+                    self._reply(answer.status, answer.getheaders(), answer.read(), fault)
                 finally:
                     connection.close()
+
+            def _reply(
+                self, status: int, headers: list[tuple[str, str]], data: bytes, fault: Deviation
+            ) -> None:
+                if fault.is_lost:
+                    self.close_connection = True
+                    return
+                # The length of an answer to HEAD is not that of its body.
+                length = dict(headers).get("Content-Length") or str(len(data))
+                self.send_response(status)
+                for name, value in headers:
+                    if name.lower() not in ("content-length", "transfer-encoding"):
+                        self.send_header(name, value)
+                self.send_header("Content-Length", length)
+                self.end_headers()
+                if fault.body_bytes is not None:
+                    self.close_connection = True
+                with contextlib.suppress(OSError):
+                    self.wfile.write(data[: fault.body_bytes])
 
             do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle
 
@@ -82,6 +137,34 @@ class ForwardProxy:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._closing.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+@contextlib.contextmanager
+def serving(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Run a server that passes each connection to ``answer`` in a thread of its own."""
+    threads: list[threading.Thread] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    # Shutting the listener down ends accept with an error.
+                    return
+                threads.append(threading.Thread(target=answer, args=(connection,)))
+                threads[-1].start()
+
+        acceptor = threading.Thread(target=accept)
+        acceptor.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            acceptor.join(10)
+            for thread in threads:
+                thread.join(10)

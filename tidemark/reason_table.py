@@ -439,6 +439,16 @@ TIER: ReasonTable = {
         "The endpoint does not respond.",
         "Check that the store runs, its address and the network.",
     ),
+    Reason.STORE_THROTTLED: ReasonEntry(
+        "TieringSettled=False",
+        "The store limits the rate of requests, or is overloaded. The broker repeats them.",
+        "Raise the store's limits, or spread the tier over more buckets.",
+    ),
+    Reason.STORE_CLOCK_SKEWED: ReasonEntry(
+        "TieringSettled=False",
+        "The store refuses requests, because the broker's clock differs from its own.",
+        "Correct the clock of the node.",
+    ),
     Reason.STORE_WITHOUT_ETAGS: ReasonEntry(
         "TieringSettled=False",
         "The store returns no ETags, so conditional writes are impossible.",
@@ -446,8 +456,8 @@ TIER: ReasonTable = {
     ),
     Reason.STORE_WITHOUT_CONDITIONAL_WRITES: ReasonEntry(
         "TieringSettled=False",
-        "The store ignores If-Match or If-None-Match, so brokers could overwrite each other's "
-        "commits. Nothing is copied, expired or deleted.",
+        "The store ignores If-Match or If-None-Match, always or for concurrent writers. Brokers "
+        "could overwrite each other's commits. Nothing is copied, expired or deleted.",
         "Use a store, version or setting with conditional writes.",
     ),
     Reason.STORE_NOT_IMPLEMENTED: ReasonEntry(

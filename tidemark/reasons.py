@@ -91,6 +91,8 @@ class Reason(enum.StrEnum):
     REMOTE_STORAGE_UNAVAILABLE = "RemoteStorageUnavailable"
     STORE_NOT_S3 = "StoreNotS3"
     STORE_UNREACHABLE = "StoreUnreachable"
+    STORE_THROTTLED = "StoreThrottled"
+    STORE_CLOCK_SKEWED = "StoreClockSkewed"
     STORE_WITHOUT_ETAGS = "StoreWithoutETags"
     STORE_WITHOUT_CONDITIONAL_WRITES = "StoreWithoutConditionalWrites"
     STORE_NOT_IMPLEMENTED = "StoreNotImplemented"

@@ -55,7 +55,14 @@ class RemoteStorageProblem(Exception):
 
 _ACCESS_DENIED = Reason.STORE_ACCESS_DENIED
 #: Reasons of errors that may come from another server than a store, or from none.
-_FROM_ELSEWHERE = frozenset({Reason.STORE_UNREACHABLE, Reason.STORE_NOT_S3, Reason.STORE_ERROR})
+_FROM_ELSEWHERE = frozenset(
+    {
+        Reason.STORE_UNREACHABLE,
+        Reason.STORE_NOT_S3,
+        Reason.STORE_THROTTLED,
+        Reason.STORE_ERROR,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
+from tests.forward_proxy import serving
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.orphans import swept_clean
 from tests.integration.remote_log.test_store_faults import all_is_well, copied_before
 from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import TOPIC_ID, TieredHost
 from tests.integration.remote_log.watched_store import watched_leader
-from tests.integration.tier.test_s3 import serving
 from tests.s3 import administrator
 from tests.s3_stub import Behaviour, S3Stub
 from tidemark.tier.metadata import transitions

@@ -4,7 +4,6 @@ import uuid
 
 import pytest
 
-from tests.integration.tier.test_s3 import config as config  # noqa: PLC0414 - a fixture
 from tidemark.tier.maintenance.audit_record import (
     BYTES_MAX,
     AuditUnreadable,

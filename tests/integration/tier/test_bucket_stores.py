@@ -1,8 +1,10 @@
-"""Rules of the port to object stores, on MinIO, Azurite and fake-gcs-server."""
+"""Rules of the port to object stores, on MinIO, Versity S3 Gateway, Azurite and fake-gcs-server."""
 
 import contextlib
+import datetime as dt
 import http.server
 import json
+import secrets
 import socket
 import threading
 import time
@@ -14,10 +16,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from minio.credentials import AssumeRoleProvider
 
-from tests.clouds import AzureServer, GcsServer
-from tests.integration.tier.test_s3 import serving
-from tests.s3 import administrator, fresh_bucket
+from tests.aws import serving as serving_answers
+from tests.clouds import AzureServer, GcsServer, VersityServer
+from tests.forward_proxy import Deviation, Forwarded, ForwardProxy, serving
+from tests.s3 import administrator, fresh_bucket, only_without
 from tidemark.tier.conditional_writes import NoConditionalWrites, check_conditional_writes
 from tidemark.tier.identity import WrongStore, ensure_identity
 from tidemark.tier.metadata import queries, transitions
@@ -28,6 +32,7 @@ from tidemark.tier.open import open_store, open_tier
 from tidemark.tier.segments.auxiliary import Aux
 from tidemark.tier.segments.integrity import digest_of
 from tidemark.tier.segments.remote_storage_manager import SegmentData, decode_custom_metadata
+from tidemark.tier.stores import bucket, s3_requests
 from tidemark.tier.stores.azure import azure_store
 from tidemark.tier.stores.azure_config import AzureConfig
 from tidemark.tier.stores.bucket import REQUEST_S
@@ -36,6 +41,7 @@ from tidemark.tier.stores.gcs import gcs_store
 from tidemark.tier.stores.gcs_config import GcsConfig
 from tidemark.tier.stores.objects import (
     AlreadyExists,
+    DeletesRefused,
     ObjectNotFound,
     ObjectStore,
     PreconditionFailed,
@@ -48,6 +54,15 @@ from tidemark_operator.reconcile.remote_storage import RemoteStorageProblem, Ter
 TOPIC_ID = uuid.UUID("6f9619ff-8b86-4d11-b42d-00c04fc964ff")
 ONE = Claim(1, 0)
 NOW_MS = 2**50
+
+
+#: Credentials that a bucket (its name) refuses one action.
+Denied = Callable[[str, str], dict[str, str]]
+
+
+def error_answer(status: int, code: str, more: str = "") -> tuple[int, str]:
+    """Return the status and the body of an error."""
+    return status, f"<Error><Code>{code}</Code><Message>as configured</Message>{more}</Error>"
 
 
 @dataclass(frozen=True)
@@ -92,10 +107,35 @@ class BucketStoreTests:
     wrong: tuple[dict[str, str], ...] = ()
     #: More keys than a bulk request may name.
     many = 300
+    #: Answers with which the cloud limits the rate.
+    limits = (error_answer(503, "SlowDown"), error_answer(429, "TooManyRequests"))
 
     @pytest.fixture
     def store(self, place: Place) -> ObjectStore:
         return place.store()
+
+    @pytest.fixture
+    def proxy(self, place: Place) -> Iterator[ForwardProxy]:
+        """Yield a way to the store on which faults happen."""
+        with ForwardProxy(urlsplit(place.fields["endpoint"]).netloc) as made:
+            yield made
+
+    @pytest.fixture
+    def behind(self, place: Place, proxy: ForwardProxy) -> ObjectStore:
+        """The store behind the proxy."""
+        return place.store(endpoint=f"http://{proxy.address}")
+
+    @pytest.fixture
+    def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One repetition, and one second for a request."""
+        monkeypatch.setattr(bucket, "RETRIES", 1)
+        monkeypatch.setattr(bucket, "REQUEST_S", 1)
+        monkeypatch.setattr(s3_requests, "_ATTEMPTS", 2)
+        monkeypatch.setattr(s3_requests, "TIMEOUT_S", 1)
+
+    def skewed(self) -> Deviation:
+        """Return what a wrong clock of the client does to a request."""
+        raise NotImplementedError
 
     def test_store_with_conditional_writes_passes_the_probe(self, store: ObjectStore) -> None:
         check_conditional_writes(store, now_ms=NOW_MS)
@@ -243,6 +283,92 @@ class BucketStoreTests:
         assert caught.value.reason == self.other_server
         assert "correct the endpoint" in str(caught.value)
 
+    @pytest.mark.parametrize("kind", [0, 1])
+    def test_throttled_requests_are_repeated(
+        self, behind: ObjectStore, proxy: ForwardProxy, kind: int
+    ) -> None:
+        limited: set[tuple[str, str]] = set()
+
+        def deviate(request: Forwarded) -> Deviation | None:
+            # The first request of each kind to each place.
+            first = (request.method, request.path) not in limited
+            limited.add((request.method, request.path))
+            return Deviation(answer=self.limits[kind]) if first else None
+
+        proxy.deviate = deviate
+        behind.put("k", b"123")
+        version = behind.create("c", b"x")
+        behind.replace("c", b"y", version)
+        assert behind.get("k").data == b"123"
+        assert behind.get_range("c", 0, 9) == b"y"
+        assert [info.key for info in behind.list("")] == ["c", "k"]
+        behind.delete_many(["k", "missing"])
+        behind.delete("c")
+        assert list(behind.list("")) == []
+        assert {method for method, _ in limited} >= {"PUT", "GET"}
+
+    def test_lasting_throttling_is_reported(
+        self, behind: ObjectStore, proxy: ForwardProxy, impatient: None
+    ) -> None:
+        for limit in self.limits:
+            proxy.deviate = lambda _, limit=limit: Deviation(answer=limit)  # type: ignore[misc]
+            for call in (*calls_of(behind), lambda: behind.put_stream("s", [bytes(9 << 20)])):
+                with pytest.raises(StoreUnavailable, match="limits the rate") as caught:
+                    call()
+                assert (caught.value.reason, caught.value.retriable) == ("StoreThrottled", True)
+        proxy.deviate = lambda _: None
+        assert list(behind.list("")) == []
+
+    def test_truncated_answers_are_never_taken_for_whole_ones(
+        self, behind: ObjectStore, proxy: ForwardProxy, impatient: None
+    ) -> None:
+        data = secrets.token_bytes(100_000)
+        keys = [f"d/{number:02}" for number in range(20)]
+        for key in keys:
+            behind.put(key, data)
+
+        def cut_gets(times: int) -> None:
+            left = iter(range(times))
+            proxy.deviate = lambda request: (
+                Deviation(body_bytes=1000)
+                if request.method == "GET" and next(left, None) is not None
+                else None
+            )
+
+        calls: list[tuple[Callable[[], object], object]] = [
+            (lambda: behind.get(keys[0]).data, data),
+            (lambda: behind.get_range(keys[0], 0, 100_000), data),
+            (lambda: [info.key for info in behind.list("d/")], keys),
+        ]
+        for call, expected in calls:
+            # One answer that breaks off may be repeated or reported.
+            cut_gets(1)
+            with contextlib.suppress(StoreUnavailable):
+                assert call() == expected
+            cut_gets(1_000_000)
+            with pytest.raises(StoreUnavailable) as caught:
+                call()
+            assert caught.value.retriable
+            cut_gets(0)
+            assert call() == expected
+
+    def test_slow_answers_are_given_up(
+        self, behind: ObjectStore, proxy: ForwardProxy, impatient: None
+    ) -> None:
+        # A minute is longer than the test: the proxy gives up when it is closed.
+        proxy.deviate = lambda _: Deviation(pause_s=60)
+        for call in (lambda: behind.get("k"), lambda: behind.put("k", b"x")):
+            with pytest.raises(StoreUnavailable, match="does not answer") as caught:
+                call()
+            assert (caught.value.reason, caught.value.retriable) == ("StoreUnreachable", True)
+
+    def test_wrong_clock_is_reported(self, behind: ObjectStore, proxy: ForwardProxy) -> None:
+        proxy.deviate = lambda _: self.skewed()
+        for call in calls_of(behind):
+            with pytest.raises(StoreUnavailable, match="correct the clock") as caught:
+                call()
+            assert (caught.value.reason, caught.value.retriable) == ("StoreClockSkewed", True)
+
     def test_identity(self, store: ObjectStore, place: Place) -> None:
         store_id = ensure_identity(store, "c1", "")
         assert ensure_identity(store, "c1", store_id) == store_id
@@ -341,14 +467,145 @@ class TestS3(BucketStoreTests):
 
     @pytest.fixture
     def place(self, minio: Any) -> Place:
-        s3 = fresh_bucket(minio)
-        second = f"{s3['buckets'][0]}-2"
-        administrator(s3).make_bucket(second)
-        return Place("s3", {**s3, "buckets": [*s3["buckets"], second]})
+        return _s3_place(minio)
+
+    def skewed(self) -> Deviation:
+        # The server compares the time of the signature with its own.
+        past = dt.datetime.now(dt.UTC) - dt.timedelta(hours=1)
+        return Deviation(headers={"x-amz-date": past.strftime("%Y%m%dT%H%M%SZ")})
+
+    def test_policy_that_denies_one_action_is_named(self, place: Place, denied: Denied) -> None:
+        for action, request, call in (
+            ("s3:PutObject", "PUT", lambda store: store.put("k", b"x")),
+            ("s3:PutObject", "PUT", lambda store: store.create("c", b"x")),
+            ("s3:GetObject", "GET", lambda store: store.get("k")),
+            ("s3:ListBucket", "GET", lambda store: list(store.list(""))),
+            ("s3:DeleteObject", "DeleteObject", lambda store: store.delete("k")),
+        ):
+            place.store().put("k", b"1")
+            with pytest.raises(StoreUnavailable, match=f"It refused {request}$") as caught:
+                call(place.store(**denied(place.names[0], action)))
+            assert caught.value.reason == "StoreAccessDenied"
+        assert place.store().get("k").data == b"1"
+
+    def test_denied_deletes_are_named_and_the_others_are_executed(
+        self, place: Place, denied: Denied
+    ) -> None:
+        place.store().put("k", b"1")
+        with pytest.raises(DeletesRefused, match="1 objects cannot be deleted, k among them"):
+            place.store(**denied(place.names[0], "s3:DeleteObject")).delete_many(["k"])
+
+    def test_invalid_version_is_a_conflict(self, store: ObjectStore) -> None:
+        store.put("h/1", b"one")
+        with pytest.raises(PreconditionFailed):
+            store.replace("h/1", b"two", Version('"nonsense"'))
+
+    def test_equal_bodies_have_equal_versions(self, store: ObjectStore) -> None:
+        assert store.create("h/1", b"one") == store.create("h/2", b"one")
+
+    @pytest.fixture
+    def denied(self, minio: Any) -> Denied:
+        """Return keys of a session that may do everything but one action."""
+
+        def deny(name: str, action: str) -> dict[str, str]:
+            policy = json.dumps(only_without((action,), name))
+            keys = {"access_key": minio.access_key, "secret_key": minio.secret_key}
+            provider = AssumeRoleProvider(sts_endpoint=minio.endpoint, policy=policy, **keys)
+            found = provider.retrieve()
+            return {
+                "accessKeyId": found.access_key,
+                "secretAccessKey": found.secret_key,
+                "sessionToken": found.session_token or "",
+            }
+
+        return deny
+
+
+class TestSecondS3(TestS3):
+    """Another implementation of S3, on a directory."""
+
+    @pytest.fixture
+    def place(self, versity: VersityServer) -> Place:
+        return _s3_place(versity)
+
+    @pytest.fixture
+    def denied(self, place: Place, versity: VersityServer) -> Denied:
+        """Let a new account do everything but one action, by the bucket's policy."""
+
+        def deny(name: str, action: str) -> dict[str, str]:
+            account = versity.create_account()
+            policy = only_without((action,), name, account["accessKeyId"])
+            administrator(place.fields).set_bucket_policy(name, json.dumps(policy))
+            return account
+
+        return deny
+
+    def test_credentials_that_are_revoked_end_an_upload(
+        self, place: Place, versity: VersityServer, denied: Denied
+    ) -> None:
+        account = denied(place.names[0], "s3:PutBucketPolicy")
+        store = place.store(**account)
+
+        def parts() -> Iterator[bytes]:
+            for number in range(4):
+                yield bytes([number]) * (8 << 20)
+                if number == 1:
+                    revoked.update(versity.revoke(account["accessKeyId"]))
+
+        revoked: dict[str, Any] = {}
+        with pytest.raises(StoreUnavailable, match="correct the credentials") as caught:
+            store.put_stream("k", parts())
+        assert caught.value.reason == "StoreAccessDenied"
+        # Nothing is visible, and the account continues once it is back.
+        assert list(place.store().list("")) == []
+        versity.restore(revoked)
+        store.put_stream("k", [b"x"])
+        assert store.get("k").data == b"x"
+
+
+def _s3_place(server: Any) -> Place:
+    s3 = fresh_bucket(server)
+    second = f"{s3['buckets'][0]}-2"
+    administrator(s3).make_bucket(second)
+    return Place("s3", {**s3, "buckets": [*s3["buckets"], second]})
 
 
 class TestAzure(BucketStoreTests):
     wrong = ({"credential": "d3Jvbmc="},)
+    limits = (error_answer(503, "ServerBusy"), error_answer(429, "TooManyRequests"))
+
+    def skewed(self) -> Deviation:
+        # The emulator accepts all times: this is Azure's own answer.
+        detail = "Request date header too old: &apos;Sun, 29 Nov 2026 20:00:00 GMT&apos;"
+        return Deviation(
+            answer=error_answer(
+                403,
+                "AuthenticationFailed",
+                f"<AuthenticationErrorDetail>{detail}</AuthenticationErrorDetail>",
+            )
+        )
+
+    def test_signature_that_expires_ends_an_upload(
+        self, place: Place, azurite: AzureServer
+    ) -> None:
+        expiry_s = time.time() + 3
+        short = azurite.signature(place.names[0], hours=3 / 3600)
+
+        def parts() -> Iterator[bytes]:
+            for number in range(4):
+                yield bytes([number]) * (8 << 20)
+                # Half of the parts are sent in time.
+                if number == 1:
+                    time.sleep(max(0.0, expiry_s + 1 - time.time()))
+
+        with pytest.raises(StoreUnavailable, match="correct the key or token") as caught:
+            place.store(credential=short).put_stream("k", parts())
+        assert caught.value.reason == "StoreAccessDenied"
+        # Nothing is visible, and another signature continues.
+        assert list(place.store().list("")) == []
+        renewed = place.store(credential=azurite.signature(place.names[0]))
+        renewed.put_stream("k", [bytes(8 << 20), b"x"])
+        assert renewed.get_range("k", 8 << 20, 9 << 20) == b"x"
 
     @pytest.fixture
     def place(self, azurite: AzureServer) -> Place:
@@ -394,7 +651,65 @@ class TestAzure(BucketStoreTests):
 
 
 class TestGcs(BucketStoreTests):
-    """The emulator checks no credentials, so nothing here does."""
+    """The emulator checks no credentials. Where that matters, a proxy does."""
+
+    limits = (error_answer(503, "ServiceUnavailable"), error_answer(429, "RateLimitExceeded"))
+
+    def skewed(self) -> Deviation:
+        # Google's words about a token that a wrong clock has dated.
+        words = "Invalid JWT: Token must be a short-lived token and in a reasonable timeframe."
+        return Deviation(
+            answer=error_answer(401, "AuthenticationRequired", f"<Details>{words}</Details>")
+        )
+
+    @contextlib.contextmanager
+    def expiring(self, proxy: ForwardProxy, *, ends_s: float) -> Iterator[set[str]]:
+        """Serve tokens that the store accepts for a second; yield those that it has seen.
+
+        ``ends_s``: time after which no more tokens are issued.
+        """
+        # Times of issue by token, and tokens of requests.
+        issued: dict[str, float] = {}
+        seen: set[str] = set()
+        began_s = time.monotonic()
+
+        def metadata(*_: object) -> tuple[int, bytes]:
+            now_s = time.monotonic()
+            if now_s - began_s > ends_s:
+                return 404, b"no identity"
+            token = f"t{len(issued)}"
+            issued[token] = now_s
+            return 200, json.dumps({"access_token": token, "expires_in": 1}).encode()
+
+        # The emulator accepts every token, so the proxy refuses old ones.
+        def check(request: Forwarded) -> Deviation | None:
+            token = request.authorization.removeprefix("Bearer ")
+            seen.add(token)
+            if time.monotonic() - issued.get(token, -9) < 1:
+                return None
+            return Deviation(answer=error_answer(401, "AuthenticationRequired"))
+
+        proxy.deviate = check
+        with serving_answers(metadata) as address, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("GCE_METADATA_HOST", urlsplit(address).netloc)
+            yield seen
+
+    def test_tokens_are_renewed_during_an_upload(self, place: Place, proxy: ForwardProxy) -> None:
+        config = GcsConfig(buckets=place.names, endpoint=f"http://{proxy.address}")
+        with self.expiring(proxy, ends_s=60) as seen:
+            store = gcs_store(config, place.names[0])
+            store.put_stream("k", _slow_parts())
+            assert store.get_range("k", 24 << 20, (24 << 20) + 1) == b"\x03"
+        assert len(seen) >= 3
+
+    def test_tokens_that_can_no_longer_be_renewed_end_an_upload(
+        self, place: Place, proxy: ForwardProxy
+    ) -> None:
+        config = GcsConfig(buckets=place.names, endpoint=f"http://{proxy.address}")
+        with self.expiring(proxy, ends_s=1.5), pytest.raises(StoreUnavailable) as caught:
+            gcs_store(config, place.names[0]).put_stream("k", _slow_parts())
+        assert caught.value.reason == "StoreCredentialsMissing"
+        assert list(place.store().list("")) == []
 
     @pytest.fixture
     def place(self, gcs: GcsServer) -> Place:
@@ -440,6 +755,13 @@ class TestGcs(BucketStoreTests):
         monkeypatch.setenv("GCE_METADATA_IP", "127.0.0.1:1")
         config = GcsConfig(buckets=("bucket",), endpoint="http://127.0.0.1:1")
         _check_missing_identity(gcs_store(config, "bucket"))
+
+
+def _slow_parts() -> Iterator[bytes]:
+    """Yield the parts of an upload that takes longer than a token lives."""
+    for number in range(4):
+        yield bytes([number]) * (8 << 20)
+        time.sleep(1)
 
 
 def _check_missing_identity(store: ObjectStore) -> None:

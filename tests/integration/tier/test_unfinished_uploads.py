@@ -1,4 +1,4 @@
-"""Uploads that a crash left in a real MinIO: found with their age, and aborted under the prefix."""
+"""Uploads that a crash left in an S3: found with their age, and aborted under the prefix."""
 
 import time
 import uuid
@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 from minio import Minio
 
-from tests.integration.tier.test_s3 import config as config  # noqa: PLC0414 - a fixture
+from tests.clouds import VersityServer
+from tests.s3 import two_buckets
 from tidemark.tier.identity import ensure_identity
 from tidemark.tier.maintenance.sweep_lease import SweepLease
 from tidemark.tier.maintenance.sweeper import Sweeper
@@ -147,3 +148,14 @@ def test_sweep_removes_orphans_and_unfinished_uploads(config: S3Config) -> None:
         left = {info.key for info in store.list("data/")}
         assert left == {under_way.log_key, unknown}
         assert {upload.key for upload in store.unfinished()} == left
+
+
+class TestUploadsOnSecondS3:
+    """The same on another implementation of S3, which refuses the marks of its own pages."""
+
+    @pytest.fixture
+    def config(self, versity: VersityServer) -> S3Config:
+        return two_buckets(versity)
+
+    test_list = staticmethod(test_unfinished_uploads_are_listed_and_aborted)
+    test_sweep = staticmethod(test_sweep_removes_orphans_and_unfinished_uploads)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tests.integration.tier.test_s3 import config as config  # noqa: PLC0414 - a fixture
 from tests.integration.tier.test_unfinished_uploads import client_of
 from tidemark.tier.metadata.head import Claim, new_head
 from tidemark.tier.metadata.manifest import ManifestStore

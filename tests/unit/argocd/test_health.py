@@ -59,7 +59,8 @@ VERDICTS = {
         "BucketNotConfigured EncryptionKeyMissing ForeignCustomMetadata StoreAccessDenied "
         "StoreFull StoreCredentialsMissing "
         "StorePermissionDenied StoreNotAFile StoreInputOutputError RemoteStorageUnavailable "
-        "StoreNotS3 StoreUnreachable StoreWithoutETags StoreError StoreDirectoryMissing "
+        "StoreNotS3 StoreUnreachable StoreThrottled StoreClockSkewed StoreWithoutETags StoreError "
+        "StoreDirectoryMissing "
         "StoreWithoutConditionalWrites StoreNotImplemented StoreRefusesDeletes "
         "StoreDirectoryUnstable",
         "Progressing": "TakingOverFromTier TierUnavailable StorageError",

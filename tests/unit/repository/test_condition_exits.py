@@ -31,6 +31,7 @@ _OUTSIDE = "integration/operator/test_external_listeners.py::"
 _DELETIONS = "unit/operator_shell/test_record_deletion_reconciler.py::"
 _FAULTS = "integration/remote_log/test_store_faults.py::"
 _TIER_EXITS = "integration/remote_log/test_tier_exits.py::"
+_CLOUDS = "integration/remote_log/test_clouds.py::"
 _MAX_LAG = "integration/remote_log/test_max_lag.py::"
 _FILE_SYSTEM = _TIER_EXITS + "test_file_system_that_refuses_and_is_repaired"
 _OTHER_SERVER = _TIER_EXITS + "test_unsuitable_server_is_reported_and_can_be_replaced"
@@ -105,6 +106,8 @@ TAKEN = {
         "StoreCredentialsMissing": _FAULTS
         + "test_broker_without_an_identity_reports_the_sources_and_recovers",
         "StoreUnreachable": _FAULTS + "test_unreachable_endpoint_is_reported_and_recovers",
+        "StoreThrottled": _CLOUDS + "test_throttled_store_is_reported_and_recovers",
+        "StoreClockSkewed": _CLOUDS + "test_wrong_clock_is_reported_and_recovers",
         "StoreDirectoryMissing": _FAULTS + "test_folder_that_disappears_and_returns",
         "WrongStore": _FAULTS + "test_another_empty_folder_is_not_an_empty_tier",
         "CustomMetadataTooLarge": "integration/remote_log/test_custom_metadata.py::"

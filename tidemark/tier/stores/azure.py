@@ -14,7 +14,7 @@ from obstore.store import AzureStore
 from tidemark.reasons import Reason
 from tidemark.tier.stores.azure_config import AzureConfig
 from tidemark.tier.stores.bucket import (
-    COMMON_ADVICE,
+    CLOCK_SKEWED,
     OTHER_SERVER,
     BucketStore,
     Dialect,
@@ -30,8 +30,10 @@ _AZURE = Dialect(
     compared="e_tag",
     # Azure's limit of requests in a batch.
     keys_at_once=256,
-    # Answers within a batch have no body, so their codes are not known.
+    # Answers within a batch have no body, so their codes are not known. A wrong clock has the code
+    # of wrong credentials.
     phrases={
+        "Request date header too old": CLOCK_SKEWED,
         "The specified blob does not exist": "BlobNotFound",
         "The specified container does not exist": "ContainerNotFound",
     },
@@ -63,7 +65,6 @@ _AZURE = Dialect(
             "what answers there is not Azure Blob Storage: correct the endpoint",
             False,
         ),
-        *COMMON_ADVICE,
     ),
 )
 

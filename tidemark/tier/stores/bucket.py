@@ -6,13 +6,15 @@ to tell absence from trouble: a missing bucket, a wrong key or an endpoint that 
 never look like a missing object. Time-outs are short and explicit: a request takes at most
 ``REQUEST_S``, and no retry begins later than that after the first; a part of an upload has
 ``UPLOAD_S``. Ranges are read in parts, so that the size of a read never meets a time-out that was
-meant for a silent server.
+meant for a silent server. ``obstore`` repeats a request after a status of 500 or above. A 429, with
+which some stores limit the rate, is repeated here.
 
 A cloud has a :class:`Dialect` (its versions and its error codes) and opens its bucket.
 """
 
 import itertools
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import obstore
 from obstore import exceptions
 
+from tidemark.backoff import Backoff
 from tidemark.reasons import Reason
 
 if TYPE_CHECKING:
@@ -68,6 +71,10 @@ _STATUS = re.compile(r"(?:status |\()code: (\d{3})")
 _BEYOND_END = re.compile(r"Wanted range starting at \d+, but object was only \d+ bytes long")
 #: Text of ``obstore`` for a failed request that concerned several keys at once.
 _WHOLE_REQUEST = "performing POST "
+#: The request that failed: its method in texts of ``obstore``, its name in our own.
+_REQUEST = re.compile(r"performing ([A-Z]+) |^(\w+): status code")
+#: Pauses after a status of 429.
+_THROTTLED = Backoff(first_s=0.1, most_s=2.0)
 #: Texts of ``obstore`` for a token that could not be had before the request itself.
 _NO_TOKEN = re.compile("performing token request|token response body|federated token file")
 _Result = TypeVar("_Result")
@@ -90,8 +97,29 @@ NO_ANSWER = "NoAnswer"
 #: Code that is added if no token for requests could be had.
 NO_TOKEN = "NoToken"
 
+#: Code of a clock that differs too much from the store's.
+CLOCK_SKEWED = "RequestTimeTooSkewed"
+
+#: Advice about errors whose status alone means something else. It precedes the cloud's own.
+FIRST_ADVICE = (
+    ErrorAdvice(
+        frozenset({CLOCK_SKEWED}),
+        Reason.STORE_CLOCK_SKEWED,
+        "the clocks of this machine and of the store differ by more than the store accepts: "
+        "correct the clock of the machine (NTP)",
+        True,
+    ),
+)
+
 #: Advice about errors that mean the same in every cloud.
 COMMON_ADVICE = (
+    ErrorAdvice(
+        frozenset({"SlowDown", "ServerBusy", "429", "503"}),
+        Reason.STORE_THROTTLED,
+        "the store limits the rate of requests or is overloaded (status 429 or 503), and requests "
+        "are repeated: raise its limits, or spread the tier over more buckets",
+        True,
+    ),
     ErrorAdvice(
         frozenset({"NotImplemented", "501"}),
         Reason.STORE_NOT_IMPLEMENTED,
@@ -166,7 +194,7 @@ class BucketStore:
         if result.meta["size"] > OBJECT_BYTES_MAX:
             raise ObjectTooLarge(key, self.describe(), result.meta["size"])
         # The size is known before the body is read, so a foreign object never fills the memory.
-        data = self._call(key, lambda _: bytes(result.bytes()))
+        data = self._call(key, lambda _: bytes(result.bytes()), once=True)
         return VersionedObject(data, self._version(key, result.meta))
 
     def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:
@@ -208,6 +236,7 @@ class BucketStore:
                     chunk_size=_PART_BYTES,
                     max_concurrency=_UPLOADS_AT_ONCE,
                 ),
+                once=True,
             )
         except StoreError:
             # The store's client wraps errors of the iterator: raise the original one.
@@ -266,17 +295,18 @@ class BucketStore:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield every object in a folder and below it."""
         folder = check_prefix(prefix).rstrip("/") or None
-        stream = self._call(
-            "", lambda _: obstore.list(self._bucket, folder, chunk_size=_LIST_CHUNK)
-        )
-        chunks = iter(stream)
-        while True:
-            chunk = self._call("", lambda _: next(chunks, None))
-            if chunk is None:
-                return
+
+        def begin(_: str) -> "tuple[Iterator[Sequence[ObjectMeta]], Sequence[ObjectMeta] | None]":
+            chunks = iter(obstore.list(self._bucket, folder, chunk_size=_LIST_CHUNK))
+            return chunks, next(chunks, None)
+
+        chunks, chunk = self._call("", begin)
+        while chunk is not None:
             for meta in chunk:
                 modified_ms = int(meta["last_modified"].timestamp() * 1000)
                 yield ObjectInfo(meta["path"], meta["size"], modified_ms)
+            # A listing ends with its first error: another attempt would look like its end.
+            chunk = self._call("", lambda _: next(chunks, None), once=True)
 
     def unfinished(self) -> Iterator[UnfinishedUpload]:
         """Yield nothing: ``obstore`` cannot list unfinished uploads."""
@@ -340,14 +370,24 @@ class BucketStore:
             )
         return Version(version)
 
-    def _call(self, key: str, operation: Callable[[str], _Result]) -> _Result:
-        """Run one operation and translate its errors to those of the port."""
+    def _call(
+        self, key: str, operation: Callable[[str], _Result], *, once: bool = False
+    ) -> _Result:
+        """Run one operation and translate its errors to those of the port.
+
+        It is repeated while the store limits the rate, unless it can run only ``once``.
+        """
         # An empty key is for requests about the bucket itself.
         path = check_key(key) if key else key
-        try:
-            return operation(path)
-        except (exceptions.BaseError, OSError, ValueError) as error:
-            raise _translate(self._dialect, self.describe(), key, error) from error
+        for attempt in itertools.count(1):
+            try:
+                return operation(path)
+            except (exceptions.BaseError, OSError, ValueError) as error:
+                is_limited = "429" in answer_codes(self._dialect, error)
+                if once or not is_limited or attempt > RETRIES:
+                    raise _translate(self._dialect, self.describe(), key, error) from error
+            time.sleep(_THROTTLED.pause_s(attempt))
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def client_options(endpoint: str, request_s: int) -> "ClientConfig":
@@ -425,9 +465,14 @@ def _translate(dialect: Dialect, where: str, key: str, error: Exception) -> Stor
     # The server's own code decides first: ``obstore`` reports "not found" for a missing bucket,
     # too, and for every path of another kind of server.
     answer = answer_codes(dialect, error)
-    trouble = next((t for t in dialect.advice if answer & t.answers), None)
+    known = (*FIRST_ADVICE, *dialect.advice, *COMMON_ADVICE)
+    trouble = next((advice for advice in known if answer & advice.answers), None)
     if trouble is not None:
         message = f"{where}: {trouble.advice}"
+        refused = _REQUEST.search(str(error))
+        # A policy may deny one kind of request only.
+        if trouble.reason == Reason.STORE_ACCESS_DENIED and refused:
+            message += f". It refused {refused[1] or refused[2]}"
         return StoreUnavailable(message, reason=trouble.reason, retriable=trouble.retriable)
     # Then the classes of errors that ``obstore`` distinguishes.
     if isinstance(error, FileNotFoundError):
@@ -452,12 +497,12 @@ def answer_codes(dialect: Dialect, error: Exception) -> frozenset[str]:
     NO_ANSWER for a failed connection, NO_TOKEN for a token service that failed.
     """
     text = str(error)
+    named = {name for phrase, name in dialect.phrases.items() if phrase in text}
     if _NO_TOKEN.search(text):
         # Its status and its connection say nothing about the store.
-        return frozenset({NO_TOKEN})
+        return frozenset({NO_TOKEN} | named)
     code, status = _CODE.search(text), _STATUS.search(text)
-    found = {match[1] for match in (code, status) if match}
-    found |= {name for phrase, name in dialect.phrases.items() if phrase in text}
+    found = named | {match[1] for match in (code, status) if match}
     # A cloud gives its 404 a code, for a missing object another one than for a missing bucket.
     if isinstance(error, FileNotFoundError) and found <= {"404"}:
         found.add(OTHER_SERVER)

@@ -13,7 +13,7 @@ from obstore.store import GCSStore
 
 from tidemark.reasons import Reason
 from tidemark.tier.stores.bucket import (
-    COMMON_ADVICE,
+    CLOCK_SKEWED,
     OTHER_SERVER,
     BucketStore,
     Dialect,
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _GCS = Dialect(
     compared="version",
     keys_at_once=100,
+    # The token service's words about a clock that is wrong.
+    phrases={"in a reasonable timeframe": CLOCK_SKEWED},
     advice=(
         ErrorAdvice(
             frozenset({"NoSuchBucket"}),
@@ -50,7 +52,6 @@ _GCS = Dialect(
             "what answers there is not Google Cloud Storage: correct the endpoint",
             False,
         ),
-        *COMMON_ADVICE,
     ),
 )
 

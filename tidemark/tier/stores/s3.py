@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from obstore.store import S3Config as _Config
 
 from tidemark.tier.stores.bucket import (
-    COMMON_ADVICE,
     OTHER_SERVER,
     BucketStore,
     Dialect,
@@ -75,11 +74,13 @@ class S3Store(BucketStore):
         """Drop the parts of an upload (AbortMultipartUpload)."""
         abort_upload(self._config, self._name, upload)
 
-    def _call(self, key: str, operation: Callable[[str], _Result]) -> _Result:
+    def _call(
+        self, key: str, operation: Callable[[str], _Result], *, once: bool = False
+    ) -> _Result:
         # Fetch them here, because ``obstore`` would report a failure in its own words.
         credentials = self._credentials.current()
         try:
-            return super()._call(key, operation)
+            return super()._call(key, operation, once=once)
         except StoreUnavailable as error:
             if (
                 isinstance(error.__cause__, Exception)
@@ -234,7 +235,6 @@ _ERROR_ADVICE = (
         "the server is not an S3 store: correct the endpoint",
         False,
     ),
-    *COMMON_ADVICE,
 )
 
 _S3 = Dialect(

@@ -262,7 +262,7 @@ def _checked(bucket: str, method: str, answer: HttpResponse) -> HttpResponse:
 
 def _refused(bucket: str, method: str, status: int) -> StoreUnavailable:
     what = f"bucket {bucket}: status {status} for {method} of unfinished uploads"
-    if status >= 500 and status != 501:
+    if status in _PASSING:
         return StoreUnavailable(
             f"{what}: tried again later", reason=Reason.STORE_UNREACHABLE, retriable=True
         )
