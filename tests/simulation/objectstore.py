@@ -190,6 +190,10 @@ class SimulatedStore:
                 size = len(self._storage.objects[key])
                 yield ObjectInfo(key, size, self._storage.changed_ms[key])
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        paths = [info.key.removeprefix(prefix) for info in self.list(prefix)]
+        yield from sorted({path.partition("/")[0] for path in paths if "/" in path})
+
     def unfinished(self) -> Iterator[UnfinishedUpload]:
         return iter(())  # an upload is one call here
 

@@ -20,6 +20,10 @@ class Tier:
     topics: TopicCatalog
     reader: TierReader
 
+    def topic_names(self) -> set[str]:
+        """Return the names of all topics. Raises StoreUnavailable."""
+        return {topic.name for topic in self.topics.all()}
+
 
 def open_store(config: RemoteStorage) -> ObjectStore:
     """Return the store with identity, heads, pages and topics; nothing is connected yet."""

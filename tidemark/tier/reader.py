@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from tidemark.tier.metadata import queries
 from tidemark.tier.metadata.head import Head, HeadPosition
-from tidemark.tier.metadata.manifest import LoadedHead, ManifestStore, PageCache, PageNotFound
-from tidemark.tier.metadata.queries import SegmentRange
+from tidemark.tier.metadata.manifest import LoadedHead, ManifestStore, PageNotFound
+from tidemark.tier.metadata.queries import Pages, SegmentRange
 from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.metadata.topics import TopicCatalog, TopicObject
 from tidemark.tier.stores.objects import Version
@@ -27,7 +27,7 @@ class Snapshot:
 
     head: Head
     version: Version
-    pages: PageCache
+    pages: Pages
 
     def plan(self, start_offset: int, until_offset: int) -> tuple[SegmentRange, ...]:
         """Return the segments that answer the offsets [start, until) (``queries.plan``)."""
@@ -95,6 +95,11 @@ class TierReader:
         # The last attempt raises: a page that is still named and missing is damage.
         snapshot = self.snapshot(topic_id, partition)
         return snapshot, snapshot.plan(start_offset, until_offset)
+
+    def expired_below(self, topic_id: uuid.UUID, partition: int) -> int | None:
+        """Return the offset below which missing objects have expired, None for a deleted topic."""
+        head = self.snapshot(topic_id, partition).head
+        return head.log_start_offset if head.deleted_at_ms is None else None
 
     def partitions(self, topic_id: uuid.UUID) -> tuple[int, ...]:
         """Return the partitions of a topic that have a manifest."""

@@ -9,7 +9,6 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from tidemark.tier.open import open_tier
 from tidemark.tier.stores.key_ring import KEYS_OPTION
 from tidemark_cli.common import fail_on, open_cluster
 from tidemark_cli.tier.stores import TierOptions
@@ -67,6 +66,7 @@ def list_topic_names(options: Mapping[str, str]) -> set[str]:
     ``options``: of the data source, without a topic.
     """
     from tidemark.kafka_client.blocking_client import BlockingKafkaClient
+    from tidemark_pipeline.read.tier_access import open_readable
     from tidemark_pipeline.read.topic_source import topic_options
 
     all_topics = {**options, "subscribePattern": ".*"}
@@ -75,7 +75,7 @@ def list_topic_names(options: Mapping[str, str]) -> set[str]:
         # Without brokers, the topics are those of the tier.
         if parsed.access is None:
             assert parsed.storage is not None
-            names = {topic.name for topic in open_tier(parsed.storage).topics.all()}
+            names = open_readable(parsed.storage, parsed.aiven).topic_names()
             return {name for name in names if not name.startswith("__")}
         with BlockingKafkaClient(parsed.access) as brokers:
             return {known.name for known in brokers.topics().values() if not known.internal}

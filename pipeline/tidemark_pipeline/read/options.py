@@ -10,11 +10,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from tidemark.ids import parse_id
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.security_options import SecurityError, parse_access
 from tidemark.tier.stores.config import OPTIONS as STORAGE_OPTIONS
 from tidemark.tier.stores.config import RemoteStorage, from_options
 from tidemark.tier.stores.config_fields import InvalidConfig
+from tidemark.tier.stores.key_ring import KEYS_OPTION as ENCRYPTION_KEYS
+from tidemark_pipeline.aiven.layout import AivenLayout, split_prefix
+from tidemark_pipeline.aiven.private_keys import PrivateKeys
 from tidemark_pipeline.read import columns, positions
 from tidemark_pipeline.read.positions import Earliest, Latest, PositionError, Positions
 
@@ -22,6 +26,8 @@ from tidemark_pipeline.read.positions import Earliest, Latest, PositionError, Po
 #: ``tidemark``.
 ENGINE, TIDEMARK, KAFKA = "engine", "tidemark", "kafka"
 AUTO, ONLY_REMOTE, ONLY_LOCAL = "auto", "remote", "local"
+#: Layout of a tier: Tidemark's own, or that of Apache Kafka's plug-in by Aiven.
+AIVEN = "aiven"
 _KAFKA = "kafka."
 _MIB = 1024 * 1024
 _THREADS_MAX = 64
@@ -53,6 +59,18 @@ OPTIONS = (
     Option("buckets", "", "S3, GCS: buckets in the Cluster's order, separated by commas"),
     Option("containers", "", "Azure: containers in the Cluster's order, separated by commas"),
     Option("prefix", "", "prefix of the keys"),
+    Option(
+        "layout",
+        TIDEMARK,
+        "layout of the tier: `tidemark`, or `aiven` for the tier of "
+        "[Apache Kafka's plug-in by Aiven](#the-tier-of-apache-kafka)",
+    ),
+    Option(
+        "aivenKeyLocations",
+        "",
+        'layout `aiven`: file of each private key of encrypted segments, `{"ID": "FILE"}`',
+    ),
+    Option("topicId", "", "layout `aiven`: id of the `topic`, if several have its name"),
     Option(
         "accessKeyId",
         "`AWS_ACCESS_KEY_ID`",
@@ -188,7 +206,7 @@ class Options:
     """Parsed options.
 
     ``storage`` is None if only brokers are read, ``access`` if no brokers are read. ``ending`` is
-    None for a stream without an end.
+    None for a stream without an end. ``aiven`` is None for Tidemark's own layout.
     """
 
     topics: Topics
@@ -204,6 +222,7 @@ class Options:
     threads: int
     limits: BatchLimits
     timestamp_skew_ms: int | None = None
+    aiven: AivenLayout | None = None
 
 
 def parse(
@@ -225,6 +244,7 @@ def parse(
         raise OptionError("tier is local, which needs 'bootstrap': name the brokers")
     # Without ``tier=local`` the options must also name the object store.
     topics = _topics(given)
+    aiven, given = _layout(given)
     options = Options(
         topics=topics,
         storage=None if tier == ONLY_LOCAL else _storage(given),
@@ -243,6 +263,7 @@ def parse(
             _number(given, "maxOffsetsPerTrigger"), _number(given, "maxBytesPerTrigger")
         ),
         timestamp_skew_ms=_number(given, "timestampSkewMs"),
+        aiven=aiven,
     )
     # A batch always ends. A stream ends only if an ending option is given.
     _check_topics(options)
@@ -326,6 +347,52 @@ def _check_topics(options: Options) -> None:
     strangers = sorted(named - set(options.topics.names))
     if options.topics.names and strangers:
         raise OptionError(f"offsets name {', '.join(strangers)}, which is not read")
+
+
+def _layout(given: dict[str, str]) -> tuple[AivenLayout | None, dict[str, str]]:
+    """Return the layout, None for Tidemark's own, and the options of the store with it.
+
+    Raises OptionError.
+    """
+    name = given.get("layout", TIDEMARK).lower()
+    if name not in {TIDEMARK, AIVEN}:
+        raise OptionError(f"layout is {name!r}; write {TIDEMARK} or {AIVEN}")
+    if name == TIDEMARK:
+        for option in ("aivenKeyLocations", "topicId"):
+            if given.get(option):
+                raise OptionError(
+                    f"{option} is an option of layout={AIVEN}: add that, or leave it out"
+                )
+        return None, given
+    # The plug-in writes to one bucket, and decrypts with its own keys.
+    if given.get(ENCRYPTION_KEYS):
+        raise OptionError(
+            f"{ENCRYPTION_KEYS} is for Tidemark's tier; write aivenKeyLocations with layout={AIVEN}"
+        )
+    for option in ("buckets", "containers"):
+        if "," in given.get(option, ""):
+            raise OptionError(
+                f"{option} is {given[option]!r}; name the one that the plug-in writes to"
+            )
+    folder, name_prefix = split_prefix(given.get("prefix", ""))
+    topic_id = given.get("topicId", "")
+    if topic_id and not given.get("topic"):
+        raise OptionError("topicId needs the option 'topic': it is the id of one topic")
+    try:
+        layout = AivenLayout(
+            name_prefix=name_prefix,
+            topic_id=parse_id(topic_id) if topic_id else None,
+            keys=PrivateKeys.parse(given.get("aivenKeyLocations") or "{}"),
+        )
+    except InvalidConfig as error:
+        raise OptionError(str(error)) from error
+    except ValueError as error:
+        raise OptionError(f"topicId: {error}") from error
+    # The store is opened in the folder of the prefix.
+    places = {"prefix": folder}
+    if given.get("path") and folder:
+        places["path"] = f"{given['path']}/{folder}"
+    return layout, {**given, **places}
 
 
 def _storage(given: Mapping[str, str]) -> RemoteStorage:

@@ -248,6 +248,7 @@ def _tasks(
         ranges,
         brokers=survey.reads_brokers,
         task_bytes=task_bytes,
+        reads_parts=survey.reads_parts,
         since_ms=narrowing.since_ms,
         over_ms=None if until_ms is None or skew_ms is None else until_ms + skew_ms,
     )

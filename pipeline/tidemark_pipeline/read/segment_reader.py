@@ -23,7 +23,6 @@ from tidemark.records.batch import BatchHeader, CorruptBatch
 from tidemark.records.read_committed import AbortedProducers, committed
 from tidemark.tier.metadata.queries import SegmentRange, TierOffsetOutOfRange
 from tidemark.tier.metadata.segment import SegmentEntry
-from tidemark.tier.open import Tier
 from tidemark.tier.segments.auxiliary import Aux
 from tidemark.tier.segments.frames import Frames
 from tidemark.tier.segments.integrity import BatchLine, ObjectDamaged, damaged
@@ -45,6 +44,7 @@ from tidemark_pipeline.read.segment_window import (
     window_of,
 )
 from tidemark_pipeline.read.tasks import RemoteTask
+from tidemark_pipeline.read.tier_access import ReadableTier
 
 PIECE_BYTES = 16 * 1024 * 1024
 #: A merged segment may be merged again during a long job, until it is too large for that.
@@ -65,7 +65,7 @@ ALL = RecordSelection()
 
 
 def read_task(
-    tier: Tier,
+    tier: ReadableTier,
     topic: str,
     topic_id: uuid.UUID,
     task: RemoteTask,
@@ -119,16 +119,16 @@ def read_task(
 
 
 def _read_range(
-    tier: Tier, entry: SegmentEntry, source: ByteSource, threads: DecodeThreads
+    tier: ReadableTier, entry: SegmentEntry, source: ByteSource, threads: DecodeThreads
 ) -> Iterator[pa.RecordBatch]:
     """Yield the requested records of one segment, after they were verified.
 
-    Without digests in the manifest entry the whole segment is read, as a part cannot be verified.
+    A segment of Tidemark without digests is read whole, as a part cannot be verified.
     """
     aux, window = None, full_window(entry)
     # With digests each piece can be verified alone, so the offset and time indexes may narrow the
-    # read.
-    if entry.digests is not None:
+    # read. Other layouts read chunks.
+    if tier.segments.reads_parts(entry):
         aux = tier.segments.fetch_aux(entry)
         if source.since_ms is not None:
             first = first_offset_since(entry, aux, source.since_ms)
@@ -163,13 +163,18 @@ def _read_range(
         for _, header in read:
             minimum, maximum = _rows_planned(header, source)
             least, most = least + minimum, most + maximum
-        for batch in decode_batches(data, read, source, threads):
-            rows += batch.num_rows
-            yield batch
+        try:
+            for batch in decode_batches(data, read, source, threads):
+                rows += batch.num_rows
+                yield batch
+        # Without digests, the CRC of a batch is what shows damage.
+        except CorruptData as error:
+            where = tier.segments.describe(entry)
+            raise damaged(entry, entry.log_key, where, str(error)) from error
     # A segment that was read completely must end at its entry's end offset and size. A part of a
     # segment must reach the last requested offset.
     if line is None or window.end == entry.size_bytes:
-        (line or BatchLine(entry, tier.segments.describe(entry))).finish()
+        (line or tier.segments.batch_line(entry)).finish()
     elif reached < source.to_offset_inclusive:
         raise damaged(
             entry,
@@ -189,20 +194,19 @@ def _read_range(
 
 
 def _line(
-    tier: Tier, entry: SegmentEntry, source: ByteSource, window: Window, base_offset: int
+    tier: ReadableTier, entry: SegmentEntry, source: ByteSource, window: Window, base_offset: int
 ) -> BatchLine:
     """Return the contiguity check for batches from ``base_offset``, the first batch of the read.
 
     If the window does not start with the segment, a digest has already verified that batch.
     """
-    store = tier.segments.describe(entry)
     if window.position == 0:
-        return BatchLine(entry, store)
+        return tier.segments.batch_line(entry)
     # An index that leads behind the requested offset would hide records.
     if base_offset > source.from_offset:
         what = f"its index leads to offset {base_offset} for offset {source.from_offset}"
-        raise damaged(entry, entry.log_key, store, what)
-    return BatchLine(entry, store, base_offset)
+        raise damaged(entry, entry.log_key, tier.segments.describe(entry), what)
+    return tier.segments.batch_line(entry, base_offset)
 
 
 def _aborted(aux: Aux | None, first_offset: int | None) -> AbortedProducers:
@@ -231,7 +235,7 @@ def _rows_planned(header: BatchHeader, source: ByteSource) -> tuple[int, int]:
 
 
 def _pieces(
-    tier: Tier, entry: SegmentEntry, window: Window, frames: Frames | None
+    tier: ReadableTier, entry: SegmentEntry, window: Window, frames: Frames | None
 ) -> Iterator[bytes]:
     """Yield the window's bytes in pieces; the next piece is fetched while the caller uses one."""
 
@@ -254,7 +258,9 @@ def _pieces(
         yield next_piece.result()
 
 
-def _corrupt(tier: Tier, entry: SegmentEntry, source: ByteSource, error: Exception) -> CorruptData:
+def _corrupt(
+    tier: ReadableTier, entry: SegmentEntry, source: ByteSource, error: Exception
+) -> CorruptData:
     if isinstance(error, CorruptBatch):
         error = damaged(entry, entry.log_key, tier.segments.describe(entry), str(error))
     return CorruptData(
@@ -264,7 +270,7 @@ def _corrupt(tier: Tier, entry: SegmentEntry, source: ByteSource, error: Excepti
 
 
 def _replacing(
-    tier: Tier, topic_id: uuid.UUID, part: SegmentRange, source: ByteSource
+    tier: ReadableTier, topic_id: uuid.UUID, part: SegmentRange, source: ByteSource
 ) -> tuple[SegmentRange, ...]:
     """Return the ranges of the segments that have replaced a missing one; () if none have."""
     try:
@@ -280,22 +286,22 @@ def _replacing(
 
 
 def _missing_object_error(
-    tier: Tier, topic_id: uuid.UUID, part: SegmentRange, source: ByteSource
+    tier: ReadableTier, topic_id: uuid.UUID, part: SegmentRange, source: ByteSource
 ) -> CorruptData | DataLoss:
     """Return the error for a missing segment object: expired if the current manifest says so.
 
     DataLoss if the topic was deleted or the log start moved past the range, otherwise CorruptData.
     """
-    head = tier.reader.snapshot(topic_id, source.partition).head
+    log_start = tier.reader.expired_below(topic_id, source.partition)
     where = (
         f"{source.topic}-{source.partition}, offsets {part.from_offset} to "
         f"{part.to_offset_inclusive}"
     )
-    if head.deleted_at_ms is not None:
+    if log_start is None:
         return DataLoss(f"{where}: the topic was deleted during the read")
     # Retention or DeleteRecords has moved the log start past the range since it was planned.
-    if part.to_offset_inclusive < head.log_start_offset:
-        text = f"{where} expired during the read (log start is {head.log_start_offset})"
+    if part.to_offset_inclusive < log_start:
+        text = f"{where} expired during the read (log start is {log_start})"
         return DataLoss(text)
     return CorruptData(
         f"{where}: the manifest names {part.entry.log_key}, but the object is missing"

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from tidemark.logfiles.offset_index import IndexFormatError, OffsetIndex
 from tidemark.logfiles.time_index import TimeIndex
 from tidemark.tier.metadata.segment import SegmentEntry
-from tidemark.tier.open import Tier
 from tidemark.tier.segments.auxiliary import Aux
 from tidemark.tier.segments.integrity import PIECE_BYTES, Batches, verified_batches
+from tidemark_pipeline.read.tier_access import ReadableTier
+
+#: Size of most batches: Kafka's ``max.message.bytes``.
+_SPARE_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,9 @@ def window_of(entry: SegmentEntry, aux: Aux, from_offset: int, to_offset_inclusi
         behind = entry.size_bytes
     if not 0 <= position < behind:
         return full_window(entry)
+    # A log without digests may have gaps: the batch behind shows that the requested ones ended.
+    if entry.digests is None:
+        behind += _SPARE_BYTES
     # Digests cover whole pieces, so both ends are rounded to pieces.
     begin = position - position % PIECE_BYTES
     end = min(entry.size_bytes, -(-behind // PIECE_BYTES) * PIECE_BYTES)
@@ -57,7 +63,7 @@ def window_of(entry: SegmentEntry, aux: Aux, from_offset: int, to_offset_inclusi
 
 
 def batches_in(
-    window: Window, tier: Tier, entry: SegmentEntry, aux: Aux | None, parts: Iterable[bytes]
+    window: Window, tier: ReadableTier, entry: SegmentEntry, aux: Aux | None, parts: Iterable[bytes]
 ) -> Iterator[Batches]:
     """Yield the window's batches, verified. ``parts``: its bytes. ``aux``: None without digests."""
     return verified_batches(

@@ -45,7 +45,7 @@ COLUMNS = tuple(n for n in columns.NAMES if n not in {"tier", "tieredEpoch", "le
 #: Options that only the ``tidemark`` source has.
 TIDEMARK_ONLY = (
     *("tier", *STORAGE_OPTIONS, "bytesPerTask", "decodeThreads", "maxBytesPerTrigger"),
-    "timestampSkewMs",
+    *("timestampSkewMs", "layout", "aivenKeyLocations", "topicId"),
 )
 _BY_SPARK = "Spark's own source reads it: leave it out"
 _ALTERNATIVES = {

@@ -11,13 +11,13 @@ import pyarrow as pa
 from tidemark.kafka_client.errors import Unreachable
 from tidemark.records.batch import CorruptBatch, iter_headers
 from tidemark.records.builder import Record, build_batch
-from tidemark.tier.open import open_tier
 from tidemark_pipeline.errors import CorruptData, DataLoss
 from tidemark_pipeline.read import columns, segment_reader
 from tidemark_pipeline.read.decode import ByteSource, DecodeThreads, decode
 from tidemark_pipeline.read.options import Options
 from tidemark_pipeline.read.plan import PlannedTask
 from tidemark_pipeline.read.tasks import RemoteTask, TailTask
+from tidemark_pipeline.read.tier_access import open_readable
 from tidemark_pipeline.read.topic_survey import Part
 from tidemark_pipeline.read.workers import freeze_loaded_objects
 
@@ -62,7 +62,7 @@ def _read_remote(
     assert part.topic_id is not None
     # The tier is opened in the executor: connections do not travel with a task.
     yield from segment_reader.read_task(
-        open_tier(options.storage),
+        open_readable(options.storage, options.aiven),
         part.topic,
         part.topic_id,
         task,

@@ -8,7 +8,7 @@ consumed as they are read and kept compressed, because a manifest may have a mil
 import itertools
 import pickle
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import cramjam
@@ -126,6 +126,11 @@ class TailTask:
 Task = RemoteTask | TailTask
 
 
+def _has_digests(entry: SegmentEntry) -> bool:
+    # Without digests a part cannot be verified alone, so its reader would read the whole segment.
+    return entry.digests is not None
+
+
 class MissingOffsets(ValueError):
     """The tier lacks an offset between start and end, and no brokers are read."""
 
@@ -138,16 +143,18 @@ def cut(
     *,
     brokers: bool,
     task_bytes: int,
+    reads_parts: Callable[[SegmentEntry], bool] = _has_digests,
     since_ms: int | None = None,
     over_ms: int | None = None,
 ) -> Iterator[Task]:
     """Divide the offsets from ``start`` to ``end`` (exclusive) of a partition into tasks.
 
     ``ranges``: the tier's segments between the two, in order. Offsets before and after them are
-    read from ``brokers`` if there are any. ``task_bytes``: target size of a remote task. Segments
-    without a record of ``since_ms`` or later are left out, as is everything after the first segment
-    with a record later than ``over_ms`` (None: no bound). Otherwise each offset is in exactly one
-    task. Raises :class:`MissingOffsets`.
+    read from ``brokers`` if there are any. ``task_bytes``: target size of a remote task.
+    ``reads_parts``: whether several tasks may read a segment. Segments without a record of
+    ``since_ms`` or later are left out, as is everything after the first segment with a record later
+    than ``over_ms`` (None: no bound). Otherwise each offset is in exactly one task. Raises
+    :class:`MissingOffsets`.
     """
     # The tier covers the offsets from ``first``. Without ranges that is the end, so brokers read
     # everything.
@@ -162,7 +169,7 @@ def cut(
     selected = (
         part for part in line if since_ms is None or part.entry.max_timestamp_ms >= since_ms
     )
-    yield from split_remote(partition, selected, task_bytes)
+    yield from split_remote(partition, selected, task_bytes, reads_parts)
     # Brokers have only later records than a segment that already exceeds over_ms.
     behind = first if line.behind is None else line.behind
     if behind < end and not line.is_over:
@@ -188,7 +195,13 @@ class _Line:
         if self.first is None:
             return
         for part in itertools.chain([self.first], self._ranges):
-            if self.behind is not None and part.from_offset != self.behind:
+            if self.behind is not None and part.from_offset > self.behind:
+                raise MissingOffsets(
+                    "segments of the tier are missing: offset "
+                    f"{part.from_offset} follows where {self.behind} was expected. Restore their "
+                    f"objects, or start to read at {part.from_offset} (startingOffsets)"
+                )
+            if self.behind is not None and part.from_offset < self.behind:
                 raise MissingOffsets(
                     f"the manifest answers for offset {part.from_offset} where {self.behind} was "
                     "expected"
@@ -210,7 +223,10 @@ def _missing(partition: int, offset: int) -> MissingOffsets:
 
 
 def split_remote(
-    partition: int, ranges: Iterable[SegmentRange], task_bytes: int
+    partition: int,
+    ranges: Iterable[SegmentRange],
+    task_bytes: int,
+    reads_parts: Callable[[SegmentEntry], bool] = _has_digests,
 ) -> Iterator[RemoteTask]:
     """Group consecutive ranges until a task has at least ``task_bytes`` to read.
 
@@ -219,7 +235,8 @@ def split_remote(
     group: list[SegmentRange] = []
     size = 0
     for whole in ranges:
-        parts = list(_parts_of(whole, max(task_bytes, LEAST_PART_BYTES)))
+        part_bytes = max(task_bytes, LEAST_PART_BYTES)
+        parts = list(_parts_of(whole, part_bytes)) if reads_parts(whole.entry) else [whole]
         group.append(parts[0])
         size += bytes_of(parts[0])
         # Each part of a divided segment ends a task, the first one together with what precedes it.
@@ -237,8 +254,7 @@ def _parts_of(whole: SegmentRange, part_bytes: int) -> Iterator[SegmentRange]:
     """Yield a range in parts of at least ``part_bytes`` and about equal numbers of offsets."""
     offsets = whole.to_offset_inclusive + 1 - whole.from_offset
     parts = min(bytes_of(whole) // part_bytes, offsets)
-    # Without digests a part cannot be verified alone, so its reader would read the whole segment.
-    if parts < 2 or whole.entry.digests is None:
+    if parts < 2:
         yield whole
         return
     for number in range(parts):

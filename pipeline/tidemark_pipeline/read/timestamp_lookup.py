@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from tidemark.records.batch import BatchHeader
 from tidemark.records.decode import decode_records
 from tidemark.tier.metadata.segment import SegmentEntry
-from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark_pipeline.read.segment_window import (
     batches_in,
@@ -17,11 +16,12 @@ from tidemark_pipeline.read.segment_window import (
     full_window,
     window_of,
 )
+from tidemark_pipeline.read.tier_access import ReadableTier
 
 _READ_BYTES = 1024 * 1024
 
 
-def find(tier: Tier, snapshot: Snapshot, timestamp_ms: int) -> int | None:
+def find(tier: ReadableTier, snapshot: Snapshot, timestamp_ms: int) -> int | None:
     """Return the first offset in the tier with this timestamp or a later one, None without one.
 
     As with ListOffsets, the record is at or above the tier's first offset. Raises
@@ -43,7 +43,7 @@ def find(tier: Tier, snapshot: Snapshot, timestamp_ms: int) -> int | None:
     return None
 
 
-def _find_in(tier: Tier, entry: SegmentEntry, first: int, timestamp_ms: int) -> int | None:
+def _find_in(tier: ReadableTier, entry: SegmentEntry, first: int, timestamp_ms: int) -> int | None:
     if entry.max_timestamp_ms < timestamp_ms:
         return None
     for data, position, header in _batches_from(tier, entry, first, timestamp_ms):
@@ -57,15 +57,15 @@ def _find_in(tier: Tier, entry: SegmentEntry, first: int, timestamp_ms: int) -> 
 
 
 def _batches_from(
-    tier: Tier, entry: SegmentEntry, first: int, timestamp_ms: int
+    tier: ReadableTier, entry: SegmentEntry, first: int, timestamp_ms: int
 ) -> Iterator[tuple[bytes, int, BatchHeader]]:
     """Yield (data, position in data, header) of a segment's batches that may contain the time.
 
     ``first``: lowest offset of interest. The time index narrows the read.
     """
-    # Without digests the whole segment is read, as a part could not be verified.
+    # Without digests Tidemark's own segments are read whole, as a part could not be verified.
     window, aux = full_window(entry), None
-    if entry.digests is not None:
+    if tier.segments.reads_parts(entry):
         aux = tier.segments.fetch_aux(entry)
         begin = max(first, first_offset_since(entry, aux, timestamp_ms))
         window = window_of(entry, aux, begin, entry.end_offset_inclusive)

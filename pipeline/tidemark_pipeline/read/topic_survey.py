@@ -18,14 +18,15 @@ from tidemark.log_lineage import LogLineage, ReadPosition, Restore, divergence
 from tidemark.tier.metadata.head import TopicDeleted
 from tidemark.tier.metadata.manifest import HeadNotFound, PageNotFound
 from tidemark.tier.metadata.queries import SegmentRange
+from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.metadata.topics import TopicNotFound, TopicObject
-from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.reader import Snapshot
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.read import options as names
 from tidemark_pipeline.read import timestamp_lookup
 from tidemark_pipeline.read.options import Options
 from tidemark_pipeline.read.positions import Extent
+from tidemark_pipeline.read.tier_access import ReadableTier, open_readable
 
 if TYPE_CHECKING:
     from tidemark.kafka_client.blocking_client import BlockingKafkaClient, TopicSummary
@@ -51,7 +52,9 @@ class Survey:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._tier: Tier | None = None if options.storage is None else open_tier(options.storage)
+        self._tier: ReadableTier | None = (
+            None if options.storage is None else open_readable(options.storage, options.aiven)
+        )
         self._brokers = None if options.access is None else _brokers(options.access)
         self._snapshots: dict[Part, Snapshot | None] = {}
 
@@ -120,8 +123,7 @@ class Survey:
             known = self._brokers.topics()
             return {name for name, topic in known.items() if not topic.internal}
         assert self._tier is not None
-        names = {topic.name for topic in self._tier.topics.all()}
-        return {name for name in names if not name.startswith("__")}
+        return {name for name in self._tier.topic_names() if not name.startswith("__")}
 
     def extents(self, parts: Sequence[Part]) -> dict[Part, Extent]:
         """Return the readable offsets of each partition: log start and exclusive end."""
@@ -331,6 +333,10 @@ class Survey:
                 _, ranges = tier_ranges(snapshot, last.to_offset_inclusive + 1, until)
         yield from ranges
 
+    def reads_parts(self, entry: SegmentEntry) -> bool:
+        """Return whether several tasks may read a segment."""
+        return self._tier is not None and self._tier.segments.reads_parts(entry)
+
     def sizes(self, part: Part, start: int, until: int) -> list[tuple[int, int, int]]:
         """Return (first offset, exclusive end, bytes) of consecutive ranges of the tier.
 
@@ -384,11 +390,10 @@ class Survey:
             ]
         # Without brokers, the topics are those of the tier.
         assert self._tier is not None
-        matching = {
-            topic.name for topic in self._tier.topics.all() if pattern.fullmatch(topic.name)
-        }
         return [
-            self._tier.reader.find_topic(name) for name in matching if not name.startswith("__")
+            self._tier.reader.find_topic(name)
+            for name in self._visible_topics()
+            if pattern.fullmatch(name)
         ]
 
     def _brokers_offsets(self, parts: Sequence[Part], timestamp: int) -> dict[Part, int]:

@@ -169,8 +169,11 @@ class BucketStoreTests:
         assert store.get("x/few").data == b"123"
         found = [(info.key, info.size_bytes) for info in store.list("x/")]
         assert found == [("x/few", 3), ("x/whole", 16 << 20)]
+        store.put("x/y/z/1", b"")
+        assert set(store.folders("")) == {"a", "x"}
+        assert [*store.folders("x/"), *store.folders("x/y/z/")] == ["y"]
         # Deleting an object twice is no error.
-        for key in ("x/few", "x/few", "x/whole", "a/b"):
+        for key in ("x/few", "x/few", "x/whole", "a/b", "x/y/z/1"):
             store.delete(key)
         assert list(store.list("")) == []
 

@@ -129,6 +129,10 @@ class MemoryStore:
             if key.startswith(prefix):
                 yield ObjectInfo(key, len(self.objects[key]), 0)
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        paths = (key.removeprefix(prefix) for key in self.objects if key.startswith(prefix))
+        yield from sorted({path.partition("/")[0] for path in paths if "/" in path})
+
     def unfinished(self) -> Iterator[UnfinishedUpload]:
         yield from tuple(self.uploads)
 

@@ -84,6 +84,7 @@ def test_listing_is_sorted_and_hides_internal_files(
     assert [info.key for info in directory.list("")] == ["a/1", "a/2", "a.x/9", "b", "c"]
     (info,) = directory.list("a.x/")
     assert (info.key, info.size_bytes) == ("a.x/9", 2)
+    assert (list(directory.folders("")), list(directory.folders("a/"))) == (["a", "a.x"], [])
     assert abs(info.last_modified_ms - (tmp_path / "a.x/9").stat().st_mtime * 1000) < 2
 
 

@@ -41,8 +41,8 @@ def damaged(entry: SegmentEntry, key: str, store: str, what: str) -> ObjectDamag
     """Return the error for an object of a segment, with the remedy."""
     return ObjectDamaged(
         f"object {key} in {store} is not what was copied there: {what}. Nothing of it is served; "
-        "restore the object from a copy, or give up its records with a RecordDeletion before "
-        f"offset {entry.end_offset_inclusive + 1}"
+        "restore the object from a copy, or give up its records with DeleteRecords or a "
+        f"RecordDeletion before offset {entry.end_offset_inclusive + 1}"
     )
 
 
@@ -176,31 +176,40 @@ class BatchLine:
     """Sequence of a segment's batches.
 
     Each begins where the one before it ended, and the last ends where the segment does.
-    ``expected``: base offset of the next batch.
+    ``expected``: base offset of the next batch. ``copied_end``: last offset of the log object if it
+    is not the entry's. Offsets may then be missing between batches, and at the end.
     """
 
-    def __init__(self, entry: SegmentEntry, store: str, expected: int | None = None) -> None:
-        self._entry, self._store = entry, store
+    def __init__(
+        self,
+        entry: SegmentEntry,
+        store: str,
+        expected: int | None = None,
+        *,
+        copied_end: int | None = None,
+    ) -> None:
+        self._entry, self._store, self._copied_end = entry, store, copied_end
         self._expected = entry.start_offset if expected is None else expected
         self._epochs = frozenset(epoch for epoch, _ in entry.leader_epochs)
 
     def follow(self, base_offset: int, last_offset: int, position: int, size_bytes: int) -> None:
         """Check that the batch at ``position`` of the log is the next one. Raises ObjectDamaged."""
         entry = self._entry
-        if base_offset != self._expected:
+        is_behind_gap = self._copied_end is not None and base_offset > self._expected
+        if base_offset != self._expected and not is_behind_gap:
             raise self._damaged(
                 f"the batch at byte {position} begins with offset {base_offset}, not with "
                 f"{self._expected}"
             )
         self._expected = last_offset + 1
         # The last byte and the last offset of the segment must belong to the same batch.
+        end = entry.end_offset_inclusive if self._copied_end is None else self._copied_end
         ends = position + size_bytes == entry.size_bytes
-        if (last_offset == entry.end_offset_inclusive) != ends or (
-            last_offset > entry.end_offset_inclusive
-        ):
+        is_wrong_end = self._copied_end is None and (last_offset == end) != ends
+        if is_wrong_end or last_offset > end:
             raise self._damaged(
                 f"the batch at byte {position} ends with offset {last_offset}, and the segment "
-                f"with {entry.end_offset_inclusive}"
+                f"with {end}"
             )
 
     def check_batch(self, data: Buffer, position_in_data: int = 0) -> None:
@@ -220,7 +229,8 @@ class BatchLine:
         nor for entries of the first format. Raises ObjectDamaged.
         """
         epoch = header.partition_leader_epoch
-        if self._entry.digests is not None and epoch not in self._epochs:
+        is_known = self._entry.digests is not None or self._copied_end is not None
+        if is_known and epoch not in self._epochs:
             raise self._damaged(
                 f"the batch at offset {header.base_offset} is of leader epoch {epoch}, the "
                 f"manifest names {', '.join(map(str, sorted(self._epochs)))}"
@@ -228,7 +238,7 @@ class BatchLine:
 
     def finish(self) -> None:
         """Check that the segment's end was reached. Raises ObjectDamaged."""
-        if self._expected != self._entry.end_offset_inclusive + 1:
+        if self._copied_end is None and self._expected != self._entry.end_offset_inclusive + 1:
             raise self._damaged(
                 f"its batches end before offset {self._expected}, and the segment with "
                 f"{self._entry.end_offset_inclusive}"

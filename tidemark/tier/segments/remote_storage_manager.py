@@ -31,6 +31,7 @@ from tidemark.tier.segments.auxiliary import Aux, AuxCorrupt, pack, unpack_opene
 from tidemark.tier.segments.frames import Frames, FrameWriter, is_compressible
 from tidemark.tier.segments.integrity import (
     PIECE_BYTES,
+    BatchLine,
     LogDigest,
     damaged,
     digest_of,
@@ -231,6 +232,14 @@ class RemoteStorageManager:
             for name in self._names if unknown else (self._bucket_of(entry),):
                 keys.setdefault(name, []).extend((entry.log_key, entry.aux_key))
         _delete_each([(self._buckets[name], there) for name, there in keys.items()])
+
+    def reads_parts(self, entry: SegmentEntry) -> bool:
+        """Return whether a part of a segment can be read alone: digests verify it."""
+        return entry.digests is not None
+
+    def batch_line(self, entry: SegmentEntry, expected: int | None = None) -> BatchLine:
+        """Return the check of a segment's batches. ``expected``: base offset of the first one."""
+        return BatchLine(entry, self.describe(entry), expected)
 
     def describe(self, entry: SegmentEntry) -> str:
         """Return a segment's location for messages: the bucket, or the directory."""

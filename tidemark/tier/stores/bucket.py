@@ -308,6 +308,13 @@ class BucketStore:
             # A listing ends with its first error: another attempt would look like its end.
             chunk = self._call("", lambda _: next(chunks, None), once=True)
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Yield the names of the folders in a folder."""
+        folder = check_prefix(prefix).rstrip("/") or None
+        listed = self._call("", lambda _: obstore.list_with_delimiter(self._bucket, folder))
+        for path in listed["common_prefixes"]:
+            yield path.rstrip("/").rpartition("/")[2]
+
     def unfinished(self) -> Iterator[UnfinishedUpload]:
         """Yield nothing: ``obstore`` cannot list unfinished uploads."""
         return iter(())

@@ -152,6 +152,15 @@ class DirectoryStore:
             self._require_root()
             yield from self._walk(tuple(filter(None, prefix.split("/"))))
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Yield the names of the folders in a folder, ordered."""
+        parts = tuple(filter(None, check_prefix(prefix).split("/")))
+        with self._translated(prefix):
+            self._require_root()
+            for name, status in self._children(parts):
+                if status is None and (*parts, name) != (_INTERNAL,):
+                    yield name
+
     def unfinished(self) -> Iterator[UnfinishedUpload]:
         """Yield temporary files, of writers that run or were killed."""
         folder = (_INTERNAL, _TEMPORARIES)

@@ -163,6 +163,9 @@ class ObjectStore(Protocol):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield every object in the folder ``prefix`` (empty, or ending in ``/``) and below it."""
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Yield the name of each folder in the folder ``prefix`` (as in ``list``), not deeper."""
+
     def unfinished(self) -> Iterator[UnfinishedUpload]:
         """Yield every upload that has begun and not ended, of any writer.
 
