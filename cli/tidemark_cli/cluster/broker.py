@@ -36,8 +36,12 @@ def add(
     """Declare a new broker, start it and wait until it is registered."""
     # Ids of removed brokers are not used again unless they are named.
     cluster = open_cluster(directory)
+    known = cluster.brokers.broker_ids()
+    # A starting cluster will use the lowest ids.
+    if not known:
+        fail("the cluster has no brokers yet: wait until `tidemark up` is ready")
     chosen = cluster.next_broker_id() if node_id is None else node_id
-    if chosen in cluster.brokers.broker_ids():
+    if chosen in known:
         fail(f"broker {chosen} already exists; start it with: tidemark broker start {chosen}")
     if reader and cluster.settings.engine == KAFKA:
         fail("Apache Kafka has no Readers")

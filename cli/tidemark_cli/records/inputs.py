@@ -100,7 +100,11 @@ class ProduceOptions:
     ] = 0
     flights: Annotated[
         bool,
-        typer.Option("--flights", help="Write the demo's records, real flights of 2013 as JSON."),
+        typer.Option(
+            "--flights",
+            help="Write the demo's records, real flights of 2013 as JSON. A topic keeps them only "
+            "with retention.ms=-1.",
+        ),
     ] = False
     compression: Annotated[
         Literal["none", "gzip", "snappy", "lz4", "zstd"],

@@ -54,6 +54,7 @@ def test_every_command_reports_an_unreachable_cluster_in_one_line(
     local_settings.choose(
         layout, cluster="tidemark", tier=None, kubeconfig=str(path), namespace="ns"
     )
+    layout.broker_config(1).write_text("{}")
     # A kubeconfig that has disappeared is another kind of unreachable.
     if not has_kubeconfig:
         path.unlink()
