@@ -73,7 +73,7 @@ def test_env_of_a_cluster_that_is_down_says_how_to_start_it(cluster: Layout) -> 
 
 
 def test_no_broker_is_added_before_those_of_the_start(cluster: Layout) -> None:
-    """It would take the id of one that ``tidemark up`` is about to create."""
+    """Refuse, because it would take the id of one that ``tidemark up`` is about to create."""
     done = CliRunner().invoke(app, ["broker", "add", "--dir", str(cluster.root)])
     assert done.exit_code == 1
     assert "has no brokers yet: wait until `tidemark up` is ready" in " ".join(done.output.split())
