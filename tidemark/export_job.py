@@ -21,6 +21,13 @@ EXECUTORS_VARIABLE = "TIDEMARK_EXECUTORS"
 POD_NAME_VARIABLE = "TIDEMARK_POD_NAME"
 POD_ADDRESS_VARIABLE = "TIDEMARK_POD_ADDRESS"
 NAMESPACE_VARIABLE = "TIDEMARK_NAMESPACE"
+#: Variable with the jars of Spark's Kafka source, separated by commas, for a job beside a local
+#: operator. In a pod they are in the image, or in the job's jars.
+SOURCE_JARS_VARIABLE = "TIDEMARK_SPARK_KAFKA_JARS"
+#: Option of a job for topics of Apache Kafka, and its value. Without it they are Tidemark's.
+ENGINE, KAFKA = "engine", "kafka"
+#: Option with the name of a user, which messages may show.
+USERNAME_OPTION = "kafka.sasl.username"
 REPORT_PATH = "/report"
 #: Kubernetes' limit of a termination message.
 REPORT_BYTES_MAX = 4096

@@ -929,7 +929,8 @@ EXPORT: ReasonTable = {
     ),
     Reason.TOPIC_REPLACED: ReasonEntry(
         "Ready=False, Stalled=True, Exporting=False",
-        "The Topic was deleted and created again, so its offsets do not match the table.",
+        "The Topic was deleted and created again, or its topic was deleted outside Tidemark. "
+        "Offsets of a new topic do not match the table.",
         "Create another Export with another table.",
     ),
     Reason.TABLE_TAKEN: ReasonEntry(
@@ -1150,14 +1151,6 @@ OF_OWN_BROKERS: ReasonTable = {
     ),
 }
 
-OF_OWN_TIER: ReasonTable = {
-    Reason.ENGINE_KAFKA: ReasonEntry(
-        "Ready=False, Stalled=True",
-        "The Cluster's engine is Apache Kafka. Use `tidemark spark export` for its topics.",
-        "Delete the object.",
-    ),
-}
-
 RELEASED: ReasonTable = {
     Reason.DELETED: ReasonEntry(
         "Ready=False",
@@ -1180,7 +1173,6 @@ TABLE = {
     "Topic, with engine kafka": KAFKA,
     "Cluster, with engine kafka": ENGINE,
     "Broker and User, with engine kafka": OF_OWN_BROKERS,
-    "Export, with engine kafka": OF_OWN_TIER,
     "Topic, Broker, Cluster, User and Export": RELEASED,
     "Every kind": FAILING,
 }

@@ -4,6 +4,7 @@ Every part is the real program in a process of its own. A start is idempotent: r
 left alone, so ``up`` after a crash starts only what is missing.
 """
 
+import importlib.metadata
 import ipaddress
 import json
 import sys
@@ -13,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidemark.export_job import SOURCE_JARS_VARIABLE
 from tidemark_devcluster import processes
 from tidemark_devcluster.layout import Layout
 from tidemark_devcluster.own_brokers import READY_TIMEOUT_S, STARTS_AT_ONCE, LocalOwnBrokers
@@ -211,6 +213,8 @@ class LocalCluster:
         """
         from tidemark.configuration.broker_keys import UNDER_REPLICATED_CREATION
 
+        # Export jobs run as processes of the user who owns this cluster, so no path is barred.
+        exports = {"jars": ["/"], "warehouses": ["/"]}
         # With Apache Kafka the operator manages existing brokers, so these must run before a
         # Cluster refers to their bootstrap address.
         if self.settings.engine == KAFKA:
@@ -223,6 +227,7 @@ class LocalCluster:
             return {
                 "config": {UNDER_REPLICATED_CREATION: "true"},
                 "engine": {"kafka": {"bootstrapServers": nodes.bootstrap}},
+                "exports": exports,
             }
         return {
             "config": {
@@ -230,8 +235,7 @@ class LocalCluster:
                 "remote.log.storage.system.enable": "true",
             },
             "remoteStorage": self.start_tier(),
-            # Export jobs run as processes of the user who owns this cluster, so no path is barred.
-            "exports": {"jars": ["/"], "warehouses": ["/"]},
+            "exports": exports,
         }
 
     def start_tier(self) -> dict[str, Any]:
@@ -297,10 +301,30 @@ class LocalCluster:
             ],
             timeout_s=READY_TIMEOUT_S,
             # For the jobs of Exports, which the operator starts.
-            environment=numba_environment(),
+            environment={**numba_environment(), **self._kafka_source()},
         )
         if record != former:
             self._say(f"operator ready (process {record.pid})")
+
+    def _kafka_source(self) -> dict[str, str]:
+        """Return the variable with the jars of Spark's Kafka source, for the jobs of Exports.
+
+        The jars are downloaded if they are missing. Other jobs, and an installation without Spark,
+        need none.
+        """
+        if self.settings.engine != KAFKA:
+            return {}
+        from tidemark_devcluster.toolchain import ToolchainError
+        from tidemark_devcluster.toolchain.maven import ensure_jars, spark_kafka
+
+        try:
+            folder = ensure_jars(spark_kafka(importlib.metadata.version("pyspark")))
+        except importlib.metadata.PackageNotFoundError:
+            return {}
+        except ToolchainError as error:  # the cluster works without Exports
+            self._say(f"Exports are not available: {error}")
+            return {}
+        return {SOURCE_JARS_VARIABLE: ",".join(sorted(map(str, folder.glob("*.jar"))))}
 
     def start_brokers(self, node_ids: Sequence[int]) -> None:
         """Declare brokers, start them in parallel, and wait until all are registered and

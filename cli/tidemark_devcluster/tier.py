@@ -6,13 +6,14 @@ They are those of the ``tidemark`` source, or of Spark's Kafka source for Apache
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from tidemark.export_job import ENGINE
 from tidemark.tier.stores.config import RemoteStorage, from_options
 from tidemark_devcluster import processes
 from tidemark_devcluster.cluster import BUCKET, LocalCluster
 from tidemark_devcluster.controlplane.minio import MinioSettings
 from tidemark_devcluster.settings import KAFKA
 from tidemark_devcluster.toolchain.maven import ensure_jars, spark_kafka
-from tidemark_pipeline.read.options import ENGINE, is_kafka_topic
+from tidemark_pipeline.read.options import is_kafka_topic
 
 
 class TierOfKafka(LookupError):

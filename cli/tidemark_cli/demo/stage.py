@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import yaml
 
+from tidemark.export_job import ENGINE
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
@@ -27,7 +28,6 @@ from tidemark_devcluster.controlplane.programs import run_kubectl
 from tidemark_devcluster.tier import read_options, session_settings, storage
 from tidemark_kube.client import KubeClient
 from tidemark_operator.controller.state.rows import PartitionRow
-from tidemark_pipeline.read.options import ENGINE
 
 TOPIC = "flights"
 PARTITIONS = 3

@@ -27,6 +27,7 @@ from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.kinds import BROKER, TOPIC, Json
 from tidemark_operator.kube.secrets import OfferedTo, SecretProblem, read_secret
 from tidemark_operator.objects.conversions import cluster_of
+from tidemark_operator.resources.engine import CA, CERTIFICATE, KEY, PASSWORD, TOKEN, USERNAME
 
 logger = logging.getLogger(__name__)
 
@@ -229,6 +230,9 @@ class Observer:
                 changed = take_rows(services, topic, present)
                 if changed or former is None or former.own != present.own:
                     services.queue.add(TOPIC.key(topic.key))
+            # Another topic has the name since the last observation.
+            elif former is None or former.view.topic_id != present.view.topic_id:
+                services.queue.add(TOPIC.key(topic.key))
 
     def _keys(self) -> list[str]:
         """Return the keys that any spec names, or named."""
@@ -285,8 +289,6 @@ def with_changes(found: FoundTopic, values: dict[str, str], unset: tuple[str, ..
 # ------------------------------------------------------------ access
 
 
-USERNAME, PASSWORD, TOKEN = "username", "password", "token"
-CA, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
 #: Source of a client certificate, for messages.
 _OWN = f"a Secret that tls.certificateSecretRef names ({CERTIFICATE}, {KEY})"
 

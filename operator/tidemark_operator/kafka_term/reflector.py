@@ -1,11 +1,11 @@
-"""Reflection of API objects in the state: Topics, Brokers and the Cluster of this term."""
+"""Reflection of API objects in the state: Topics, Brokers, Exports and the Cluster of this term."""
 
 import dataclasses
 import logging
 
 from tidemark_operator.kafka_term.observer import take_rows
 from tidemark_operator.kafka_term.services import KafkaServices
-from tidemark_operator.kube.kinds import BROKER, TOPIC, Json, Key, key_of
+from tidemark_operator.kube.kinds import BROKER, EXPORT, TOPIC, Json, Key, key_of
 from tidemark_operator.objects.conversions import cluster_info, cluster_of
 from tidemark_operator.reconcile.reflector import ObjectReflector
 from tidemark_operator.resources.metadata import InvalidResource
@@ -24,6 +24,8 @@ class KafkaReflector(ObjectReflector):
         try:
             if key == services.cluster_key:
                 self._cluster_changed(body)
+            elif key.kind == EXPORT.kind:
+                self._put_export(body)
             elif cluster_of_any(body) != services.cluster_key.name:
                 return
             elif key.kind == TOPIC.kind:
@@ -39,6 +41,8 @@ class KafkaReflector(ObjectReflector):
         services.statuses.forget(key)
         if key.kind == TOPIC.kind:
             self._drop_topic(key.namespaced_name)
+        if key.kind == EXPORT.kind:
+            self._drop_export(key.namespaced_name)
         self._wake_cluster(key)
 
     def _topic_changed(self, body: Json) -> None:
@@ -47,7 +51,7 @@ class KafkaReflector(ObjectReflector):
         So a changed spec, for example another replication factor, has an effect without waiting.
         """
         services = self._services
-        _, topic = self._put_topic(body, {})
+        topic = self._put_topic(body, {})
         found = services.seen.topics.get(topic.name)
         if found is not None and found.view.topic_id == topic.topic_id:
             take_rows(services, topic, found)

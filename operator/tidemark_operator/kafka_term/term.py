@@ -6,7 +6,6 @@ by the Lease alone, whose time is checked before each (docs/explanation/engines.
 """
 
 import asyncio
-import functools
 import logging
 from collections.abc import Coroutine, Mapping
 from typing import Any
@@ -20,7 +19,7 @@ from tidemark_operator.kafka_term.clusters import KafkaBrokerReconciler, KafkaCl
 from tidemark_operator.kafka_term.disablement import NOTE, Disabler
 from tidemark_operator.kafka_term.observer import Observer
 from tidemark_operator.kafka_term.reassignments import Mover
-from tidemark_operator.kafka_term.reflector import KafkaReflector, cluster_of_any
+from tidemark_operator.kafka_term.reflector import KafkaReflector
 from tidemark_operator.kafka_term.services import KafkaServices
 from tidemark_operator.kafka_term.topics import KafkaTopicReconciler
 from tidemark_operator.kube.kinds import (
@@ -32,13 +31,13 @@ from tidemark_operator.kube.kinds import (
     USER,
     Json,
     Key,
-    Kind,
     key_of,
 )
 from tidemark_operator.leadership.terms import TermEnded
-from tidemark_operator.objects.conversions import cluster_info
+from tidemark_operator.objects.conversions import cluster_info, cluster_of
 from tidemark_operator.reconcile.engine_takeover import EngineTakeover, stored_epoch
 from tidemark_operator.reconcile.engine_term import EngineTerm
+from tidemark_operator.reconcile.export_reconciler import ExportReconciler
 from tidemark_operator.reconcile.object_conditions import write_conditions
 from tidemark_operator.reconcile.record_deletion_reconciler import RecordDeletionReconciler
 from tidemark_operator.reconcile.workers import LastPass
@@ -47,11 +46,6 @@ TICK_S = 1.0
 _NO_USERS = (
     "users of Apache Kafka are not managed by the operator. Create them in "
     "that cluster (kafka-configs.sh, kafka-acls.sh), and delete this object"
-)
-_NO_EXPORTS = (
-    "Exports support only topics of Tidemark's own brokers. Use tidemark spark "
-    "export with --option engine=kafka for Apache Kafka, and delete this "
-    "object"
 )
 
 
@@ -116,9 +110,8 @@ class KafkaTerm(EngineTerm):
                 BROKER.kind: KafkaBrokerReconciler(services).reconcile,
                 RECORD_DELETION.kind: RecordDeletionReconciler(services).reconcile,
                 CLUSTER.kind: KafkaClusterReconciler(services).reconcile,
-                # Kinds without support on Apache Kafka get a condition that says so.
-                USER.kind: functools.partial(self._refuse, USER, _NO_USERS),
-                EXPORT.kind: functools.partial(self._refuse, EXPORT, _NO_EXPORTS),
+                EXPORT.kind: ExportReconciler(services).reconcile,
+                USER.kind: self._refuse_user,
             },
             resync_s=resync_s,
             last_pass=last_pass,
@@ -139,14 +132,15 @@ class KafkaTerm(EngineTerm):
                 raise TermEnded("the Lease expired")
             self.services.disablements.forget_gone(self.services.state)
 
-    async def _refuse(self, kind: Kind, why: str, key: Key) -> None:
-        """Write once that objects of a kind are not supported here."""
+    async def _refuse_user(self, key: Key) -> None:
+        """Write once that Users are not supported here."""
         services = self.services
         body = services.objects.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             return
-        # An Export names no Cluster: it is of the only one of its namespace.
-        if cluster_of_any(body) not in ("", services.cluster_key.name):
+        if cluster_of(body) != services.cluster_key.name:
             return
-        conditions = summary(ready=False, reason=Reason.ENGINE_KAFKA, message=why, stalled=True)
-        await write_conditions(services, kind, key, body, conditions)
+        conditions = summary(
+            ready=False, reason=Reason.ENGINE_KAFKA, message=_NO_USERS, stalled=True
+        )
+        await write_conditions(services, USER, key, body, conditions)

@@ -8,7 +8,15 @@ import datetime as dt
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tidemark.export_job import Hidden, MaintenancePlan, OptionPlace, Order
+from tidemark.export_job import (
+    ENGINE,
+    KAFKA,
+    USERNAME_OPTION,
+    Hidden,
+    MaintenancePlan,
+    OptionPlace,
+    Order,
+)
 from tidemark.message_text import count
 from tidemark.reasons import Reason
 from tidemark.schedule import Schedule, ScheduleError
@@ -38,6 +46,16 @@ from tidemark_operator.controller.state.model import TopicInfo
 from tidemark_operator.controller.state.users import UserInfo
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.resources.cluster import Cluster, RemoteStorage
+from tidemark_operator.resources.engine import (
+    CA,
+    CERTIFICATE,
+    KEY,
+    PASSWORD,
+    USERNAME,
+    KafkaEngine,
+    KafkaExportSasl,
+    KafkaSasl,
+)
 from tidemark_operator.resources.export import (
     Compaction,
     Export,
@@ -78,13 +96,19 @@ _CERTIFICATE = {
     "kafka.ssl.key.location": "user.key",
 }
 _CA = "kafka.ssl.ca.location"
-_PASSWORD = "password"
+_PASSWORD_OPTION = "kafka.sasl.password"
 #: File name of a schema, from which the job derives the schema's format.
 _DEFINITIONS = {
     ValueFormat.JSON: "",
     ValueFormat.AVRO: "schema.avsc",
     ValueFormat.PROTOBUF: "schema.proto",
 }
+#: Fields and options of a source that do not apply to topics of Apache Kafka.
+_NOT_WITH_KAFKA = (
+    *("tier", "listener", "bootstrap", "userRef", "trustedSecretRef"),
+    *("kafka.security.protocol", "kafka.sasl.mechanism", USERNAME_OPTION),
+    *("timestampSkewMs", "bytesPerTask", "decodeThreads", "maxBytesPerTrigger"),
+)
 #: SCRAM mechanisms by KIP-554's numbers.
 _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
@@ -245,8 +269,7 @@ def desired_job(body: Json, around: Surroundings, defaults: JobDefaults) -> Desi
     try:
         made = _Order(export, around)
         made.read_topics()
-        made.read_tier()
-        made.read_brokers()
+        made.read_source()
         made.read_table()
         made.check_executors()
     # The Export's conditions show the problem.
@@ -350,8 +373,70 @@ class _Order:
             )
         return names
 
-    def read_tier(self) -> None:
-        """Set the place of the segments."""
+    def read_source(self) -> None:
+        """Set where the records are. Raises ``_Unusable``."""
+        engine = self._around.cluster.spec.engine
+        if engine is not None and engine.kafka is not None:
+            self._read_kafka(engine.kafka)
+        else:
+            self._read_tier()
+            self._read_brokers()
+
+    def _read_kafka(self, kafka: KafkaEngine) -> None:
+        """Set the address of Apache Kafka, and how the Cluster authenticates to it.
+
+        Its brokers also serve what they have tiered. The address is the Cluster's alone, because
+        the job sends the Cluster's password to it. Raises ``_Unusable``.
+        """
+        fields = (("source.", self._given.dump()), ("source.options.", self._given.options))
+        refused = [
+            f"spec.{prefix}{name}"
+            for prefix, given in fields
+            for name, value in given.items()
+            if name in _NOT_WITH_KAFKA and value != ReadTier.AUTO
+        ]
+        if refused:
+            raise _Unusable(
+                f"{', '.join(refused)} cannot be set for a topic of Apache Kafka. The job reads "
+                "from its brokers, with the address and the credentials in the Cluster's "
+                f"spec.engine.kafka. Remove {'it' if len(refused) == 1 else 'them'}",
+                waits=False,
+            )
+        self.source |= {ENGINE: KAFKA, BOOTSTRAP: kafka.bootstrap_servers}
+        # Jobs have the operator's identity, unless the Cluster has one for them.
+        own = kafka.export_credentials
+        sasl = kafka.sasl if own is None else own.sasl
+        certificate = kafka.tls.certificate_secret_ref if kafka.tls is not None else None
+        if own is not None:
+            certificate = own.certificate_secret_ref
+        protocol = ("SASL_" if sasl else "") + ("SSL" if kafka.tls else "PLAINTEXT")
+        self.source["kafka.security.protocol"] = protocol
+        if kafka.tls is not None and kafka.tls.ca_secret_ref is not None:
+            ref = SecretKeyRef(name=kafka.tls.ca_secret_ref.name, key=CA)
+            self._file(OptionPlace.SOURCE, _CA, ref)
+        if certificate is not None:
+            for option, key in zip(_CERTIFICATE, (CERTIFICATE, KEY), strict=True):
+                ref = SecretKeyRef(name=certificate.name, key=key)
+                self._file(OptionPlace.SOURCE, option, ref)
+        if sasl is not None:
+            self._log_in(sasl)
+
+    def _log_in(self, sasl: KafkaSasl | KafkaExportSasl) -> None:
+        """Add the user of the connection to Kafka. Raises ``_Unusable``."""
+        if sasl.mechanism == "OAUTHBEARER":
+            raise _Unusable(
+                "a job cannot authenticate with OAUTHBEARER, which the Cluster's "
+                "spec.engine.kafka.sasl sets, because its token would expire while the job runs. "
+                "Set another user or a certificate in spec.engine.kafka.exportCredentials",
+                waits=False,
+            )
+        self.source["kafka.sasl.mechanism"] = sasl.mechanism
+        secret = sasl.credentials_secret_ref.name
+        for option, key in ((USERNAME_OPTION, USERNAME), (_PASSWORD_OPTION, PASSWORD)):
+            self._hide(OptionPlace.SOURCE, option, secret, key)
+
+    def _read_tier(self) -> None:
+        """Set the place of the segments. Raises ``_Unusable``."""
         tier = self._given.tier or ReadTier.AUTO
         self.source["tier"] = str(tier)
         storage = self._around.cluster.spec.remote_storage
@@ -386,7 +471,7 @@ class _Order:
             optional = name in OPTIONAL_CREDENTIALS
             self._hide(OptionPlace.SOURCE, name, secret, name, optional=optional)
 
-    def read_brokers(self) -> None:
+    def _read_brokers(self) -> None:
         """Set the brokers' addresses and the job's authentication, if the job reads from brokers.
 
         Raises ``_Unusable`` if no broker has the listener.
@@ -424,11 +509,11 @@ class _Order:
                 "with a password, or one of type tls",
                 waits=False,
             )
-        self.source["kafka.sasl.username"] = user.username
+        self.source[USERNAME_OPTION] = user.username
         self.source.setdefault("kafka.sasl.mechanism", _MECHANISMS[user.mechanism])
         # From the operator's Secret of the User. The Secret that a User names as its source is not
         # offered to Exports.
-        self._hide(OptionPlace.SOURCE, "kafka.sasl.password", name, _PASSWORD)
+        self._hide(OptionPlace.SOURCE, _PASSWORD_OPTION, name, PASSWORD)
 
     def read_table(self) -> None:
         """Set the table to write, and Spark's configuration."""
@@ -460,8 +545,11 @@ class _Order:
     def check_executors(self) -> None:
         """Raise ``_Unusable`` if executors would need a file, which they cannot mount."""
         job = self._spec.job
-        if job is not None and job.executors is not None and self.files:
-            names = ", ".join(sorted({file.option for file in self.files}))
+        # The driver reads certificates for Spark's Kafka source, and sends their text to executors.
+        is_kafka = ENGINE in self.source
+        needed = [f for f in self.files if not is_kafka or f.place is not OptionPlace.SOURCE]
+        if job is not None and job.executors is not None and needed:
+            names = ", ".join(sorted({file.option for file in needed}))
             raise _Unusable(
                 f"spec.job.executors cannot read files of Secrets ({names}). Remove "
                 "spec.job.executors, or the certificates",

@@ -48,7 +48,7 @@ from tidemark_operator.objects.exports import (
 )
 from tidemark_operator.objects.users import user_info
 from tidemark_operator.pods.export_job import ExportRunIdentity
-from tidemark_operator.reconcile.services import ReconcilerServices
+from tidemark_operator.reconcile.services import TermServices
 from tidemark_operator.resources.cluster import Cluster
 from tidemark_operator.resources.export import Export, ExportSpec
 from tidemark_operator.resources.references import secret_names
@@ -77,9 +77,9 @@ class _Checked:
 
 
 class ExportReconciler:
-    """Reconciles the Exports of one term."""
+    """Reconciles the Exports of one term, with any engine."""
 
-    def __init__(self, services: ReconcilerServices) -> None:
+    def __init__(self, services: TermServices) -> None:
         self._services = services
         #: Result of the last check of the Secrets, for Exports whose jobs run.
         self._checked: dict[str, _Checked] = {}
@@ -146,9 +146,11 @@ class ExportReconciler:
             return Problem(reason=Reason.SOURCE_UNUSABLE, message=text, waits=True)
         if topic is None or topic.deletion_ms is not None:
             return _no_topic(export, going=topic is not None)
+        if services.state.engine.keeps_rows and topic.topic_id is None:
+            return Problem(reason=Reason.SOURCE_UNUSABLE, message=_no_id(topic), waits=True)
         if export.topic_id and export.topic_id != id_text(topic.id):
             return _replaced(export)
-        return None
+        return _lost_outside(topic)
 
     async def _refused(self, export: ExportInfo, body: Json, cluster: Cluster) -> Problem | None:
         """Return why the export policy or a Secret's owner forbids the job, None if allowed."""
@@ -178,16 +180,16 @@ class ExportReconciler:
         """Check that the job may use its Secrets; return the problem, None if it may.
 
         Three groups have different owners. Secrets that the Export names must be offered to
-        Exports, the remote storage's Secret must be offered to the Cluster, and a User's Secret
-        belongs to the operator. An owner offers a Secret with an annotation
+        Exports. Those of the remote storage, or of Apache Kafka, must be offered to the Cluster. A
+        User's Secret belongs to the operator. An owner offers a Secret with an annotation
         (:func:`offered_secret`).
         """
         services = self._services
         api, namespace = services.client.api, services.cluster_key.namespace
         # Each group of Secrets has its own owner, who offers it.
         needed = [(name, OfferedTo.EXPORT) for name in sorted(secret_names(spec))]
-        tier = secret_names(cluster.spec.remote_storage)
-        needed += [(name, OfferedTo.CLUSTER) for name in sorted(tier)]
+        of_cluster = secret_names((cluster.spec.remote_storage, cluster.spec.engine))
+        needed += [(name, OfferedTo.CLUSTER) for name in sorted(of_cluster)]
         try:
             for name, to in needed:
                 await offered_secret(api, namespace, name, to)
@@ -400,6 +402,25 @@ def _no_topic(export: ExportInfo, *, going: bool) -> Problem:
         f"{what}. No job runs, and the table keeps its rows. Create the Topic, or delete the Export"
     )
     return Problem(reason=Reason.TOPIC_NOT_FOUND, message=text, waits=True, stops=True)
+
+
+def _no_id(topic: TopicInfo) -> str:
+    return f"Topic {topic.key.rpartition('/')[2]} has no topic in Kafka yet. See its conditions"
+
+
+def _lost_outside(topic: TopicInfo) -> Problem | None:
+    """Return the problem with a topic that was deleted outside Tidemark, as its conditions say.
+
+    The job compares ids of topics, too. It ends with an error, and would be restarted.
+    """
+    ready = find(topic.status, "Ready") or {}
+    if ready.get("reason") not in (Reason.TOPIC_MISSING, Reason.TOPIC_REPLACED):
+        return None
+    text = (
+        f"{str(ready.get('message', '')).rstrip('.')}. The table keeps its rows. A new topic needs "
+        "another Export with another table"
+    )
+    return Problem(reason=Reason.TOPIC_REPLACED, message=text, stops=True)
 
 
 def _replaced(export: ExportInfo) -> Problem:

@@ -1,4 +1,4 @@
-"""Reflectors: copy Topics, Brokers and the Cluster of this term from the store into the state.
+"""Reflectors: copy the objects of a term from the store into the state.
 
 :class:`ObjectReflector` has what both engines share; :class:`Reflector` is that of Tidemark's own
 brokers.
@@ -62,12 +62,11 @@ class ObjectReflector(abc.ABC):
         """Return the keys of objects in the state that the store may lack."""
         return [TOPIC.key(name) for name in self._services.state.topics]
 
-    def _put_topic(
-        self, body: Json, defaults: dict[str, str]
-    ) -> tuple[TopicInfo | None, TopicInfo]:
+    def _put_topic(self, body: Json, defaults: dict[str, str]) -> TopicInfo:
         """Update a Topic; a pause keeps the former configuration from the moment it is seen.
 
-        The Topic's status shows that configuration only later. Returns the former and the new one.
+        The Topic's status shows that configuration only later. Exports of a Topic that is created,
+        replaced or deleted are reconciled.
         """
         state = self._services.state
         topic = topic_info(body, defaults)
@@ -77,16 +76,30 @@ class ObjectReflector(abc.ABC):
         state.put_topic(topic)
         for event in manifest_changes(former, topic):
             self._services.events.emit(event)
-        return former, topic
+        if former is None or (former.uid, former.deletion_ms) != (topic.uid, topic.deletion_ms):
+            self._wake_exports(state.exports.of_topic(topic.key))
+        return topic
 
     def _drop_topic(self, name: str) -> TopicInfo | None:
-        """Drop a Topic; other Topics that claim the same name are reconciled."""
+        """Drop a Topic; its Exports and other Topics that claim the same name are reconciled."""
         state = self._services.state
         topic = state.topics.get(name)
         state.topics.drop(name)
         if topic is not None:
             self._wake_named(topic.name)
+        self._wake_exports(state.exports.of_topic(name))
         return topic
+
+    def _put_export(self, body: Json) -> None:
+        self._services.state.exports.put(export_info(body)[0])
+
+    def _drop_export(self, name: str) -> None:
+        """Drop an Export; others that wait for its table are reconciled."""
+        self._wake_exports(self._services.state.exports.drop(name))
+
+    def _wake_exports(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._services.queue.add(EXPORT.key(name))
 
     def _wake_named(self, topic_name: str) -> None:
         for claim in self._services.state.topics.named(topic_name):
@@ -135,7 +148,7 @@ class Reflector(ObjectReflector):
                 # Its rights end at once, whatever finalizers hold it.
                 self._services.drop_user(key)
             elif key.kind == EXPORT.kind:
-                self._services.state.exports.put(export_info(body)[0])
+                self._put_export(body)
         except InvalidResource as error:
             logger.warning("%s cannot be read by this version: %s", key, error)
 
@@ -158,7 +171,7 @@ class Reflector(ObjectReflector):
         if key.kind == USER.kind:
             services.drop_user(key)
         if key.kind == EXPORT.kind:
-            self._wake_exports(services.state.exports.drop(name))  # the table may be free now
+            self._drop_export(name)
         self._wake_cluster(key)
 
     def _known(self) -> list[Key]:
@@ -169,21 +182,13 @@ class Reflector(ObjectReflector):
     # ------------------------------------------------------------ by kind
 
     def _topic_changed(self, body: Json) -> None:
-        state = self._services.state
-        former, topic = self._put_topic(body, dict(state.cluster.config))
-        if former is None or (former.uid, former.deletion_ms) != (topic.uid, topic.deletion_ms):
-            self._wake_exports(state.exports.of_topic(topic.key))
-
-    def _wake_exports(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._services.queue.add(EXPORT.key(name))
+        self._put_topic(body, dict(self._services.state.cluster.config))
 
     def _topic_gone(self, name: str) -> None:
         state = self._services.state
         topic = self._drop_topic(name)
         if topic is not None:
             state.forget_reports(topic.id)
-        self._wake_exports(state.exports.of_topic(name))
 
     def _broker_changed(self, body: Json) -> None:
         """Update a broker in the state from its Broker object.

@@ -28,8 +28,10 @@ class TermServices:
     """Services of a term with any engine.
 
     ``cluster_key``: the Cluster that this operator controls. ``state``: the engine's view, with the
-    objects of the API server. ``disablements``: what brokers have acknowledged. ``leads``: whether
-    the Lease is still held. ``announcements``: deletions that this term has announced.
+    objects of the API server. ``jobs`` runs those of Exports. ``export_image``,
+    ``export_service_account``: see the settings. ``disablements``: what brokers have acknowledged.
+    ``leads``: whether the Lease is still held. ``announcements``: deletions that this term has
+    announced.
     """
 
     cluster_key: Key
@@ -42,6 +44,9 @@ class TermServices:
     background: BackgroundTasks
     events: EventWriter
     metrics: Metrics
+    jobs: JobRunner
+    export_image: str = ""
+    export_service_account: str = ""
     leads: Callable[[], bool] = lambda: True
     disablements: DisablementProgress = dataclasses.field(default_factory=DisablementProgress)
     announcements: GraceAnnouncements = dataclasses.field(default_factory=GraceAnnouncements)
@@ -57,17 +62,14 @@ class TermServices:
 class ReconcilerServices(TermServices):
     """Services of a term with Tidemark's own brokers.
 
-    Commits change ``state``, answers of brokers change ``deletions``. ``jobs`` runs those of
-    Exports. ``export_image`` and the fields after it: see the settings.
+    Commits change ``state``, answers of brokers change ``deletions``. ``allowed_endpoints`` and
+    ``controller_addresses``: see the settings.
     """
 
     engine: OwnBrokers
     committer: Committer
     certificates: Certificates
     client_certificates: ClientCertificates
-    jobs: JobRunner
-    export_image: str = ""
-    export_service_account: str = ""
     allowed_endpoints: frozenset[str] = frozenset()
     controller_addresses: str = ""
     deletions: Deletions = dataclasses.field(default_factory=Deletions)

@@ -16,6 +16,9 @@ from tidemark_operator.resources.schema import Rule, SpecModel
 
 #: Keys of ``Cluster.spec.config`` that the operator itself uses, with any engine.
 OWN_KEYS = (DISABLE_POLICY, UNDER_REPLICATED_CREATION)
+#: Keys of the Secrets that a Kafka engine names.
+USERNAME, PASSWORD, TOKEN = "username", "password", "token"
+CA, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
 _ADDRESS = r"([^\s:,\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}"
 
 
@@ -47,6 +50,31 @@ class KafkaSasl(SpecModel):
     for each connection."""
 
 
+class KafkaExportSasl(SpecModel):
+    """User that jobs of Exports authenticate as."""
+
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+    """SASL mechanism, by Kafka's names."""
+    credentials_secret_ref: SecretRef
+    """Secret with the keys username and password."""
+
+
+class KafkaExportCredentials(SpecModel):
+    """Identity of jobs of Exports. Neither the operator's user nor its certificate is used."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="has(self.certificateSecretRef) || has(self.sasl)",
+            message="exportCredentials needs certificateSecretRef or sasl",
+        ),
+    )
+
+    certificate_secret_ref: SecretRef | None = None
+    """Secret with the keys tls.crt and tls.key (type kubernetes.io/tls). Jobs present this client
+    certificate."""
+    sasl: KafkaExportSasl | None = None
+
+
 class KafkaReassignment(SpecModel):
     """Limits for replica reassignments."""
 
@@ -58,6 +86,15 @@ class KafkaReassignment(SpecModel):
 class KafkaEngine(SpecModel):
     """Existing Apache Kafka cluster in KRaft mode, version 4.0 or newer."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="!has(self.exportCredentials) || "
+            "!has(self.exportCredentials.certificateSecretRef) || has(self.tls)",
+            message="exportCredentials.certificateSecretRef requires tls",
+            field_path=".exportCredentials",
+        ),
+    )
+
     bootstrap_servers: Annotated[
         str, Field(min_length=3, max_length=2048, pattern=rf"^{_ADDRESS}(,{_ADDRESS})*$")
     ]
@@ -66,6 +103,8 @@ class KafkaEngine(SpecModel):
     """TLS settings. Unset: the connection is not encrypted."""
     sasl: KafkaSasl | None = None
     """SASL settings. Unset: the operator does not authenticate with SASL."""
+    export_credentials: KafkaExportCredentials | None = None
+    """Credentials of the jobs of Exports. Unset: jobs authenticate as the operator does."""
     reassignment: KafkaReassignment | None = None
 
 

@@ -365,7 +365,7 @@ class ReadTier(enum.StrEnum):
 
 
 class ExportSource(SpecModel):
-    """Access of the job to the topic."""
+    """Access of the job to the topic. With engine kafka only options can be set."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

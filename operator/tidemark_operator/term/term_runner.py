@@ -344,6 +344,9 @@ class TermRunner:
             background=BackgroundTasks(),
             events=events,
             metrics=self._metrics,
+            jobs=self._jobs_of(api),
+            export_image=self._settings.export_image,
+            export_service_account=self._settings.export_service_account,
             leads=self._leads,
             seen=ObservedCluster(),
         )

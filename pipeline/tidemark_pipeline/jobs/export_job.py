@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 
 from tidemark.export_job import (
     ORDER_VARIABLE,
+    SOURCE_JARS_VARIABLE,
+    USERNAME_OPTION,
     ExportJobPhase,
     MaintenanceReport,
     OptionPlace,
@@ -38,7 +40,8 @@ from tidemark_pipeline.export.topic_tables import TopicTable
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.jobs.executor import executors_of
 from tidemark_pipeline.jobs.job_page import JobStatus
-from tidemark_pipeline.read.options import OptionError, parse
+from tidemark_pipeline.read.options import OptionError, is_kafka_topic
+from tidemark_pipeline.read.topic_source import check_session, topic_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,7 +108,11 @@ def run(
         # Secrets are collected before the order may fail, so that they can be removed from every
         # message.
         order = Order.of_json(environment.get(ORDER_VARIABLE, ""))
-        secrets += [environment.get(secret.variable, "") for secret in order.hidden]
+        secrets += [
+            environment.get(secret.variable, "")
+            for secret in order.hidden
+            if secret.name != USERNAME_OPTION
+        ]
         order = order.revealed(environment)
         _export(order, status, stop, partial(_without_secrets, secrets))
     except ModuleNotFoundError as error:
@@ -166,6 +173,10 @@ def _run(
     from tidemark_pipeline.session import local_session
 
     settings = table_options.settings(order.jars, order.conf)
+    # A local operator has the jars of Spark's Kafka source for its jobs.
+    jars = (settings.get("spark.jars", ""), os.environ.get(SOURCE_JARS_VARIABLE, ""))
+    if is_kafka_topic(order.source) and any(jars):
+        settings["spark.jars"] = ",".join(filter(None, jars))
     deleter = _deleter(order.source) if table_options.deletes else None
     # Stages of many topics share the cores, so that a large batch does not delay small ones.
     fair = {} if "topic" in order.source else {"spark.scheduler.mode": "FAIR"}
@@ -178,6 +189,7 @@ def _run(
             settings={**fair, **settings, **executors.settings},
         ) as session,
     ):
+        check_session(session, order.source)
         if "topic" not in order.source:
             _export_topics(session, order, table_options, status, stop, hide, deleter)
             return
@@ -255,7 +267,7 @@ def _export_topics(
 
 def _deleter(source: Mapping[str, str]) -> BrokerDeletions:
     """Return the deletions through the brokers: the job's pod has no token of the API server."""
-    access = parse(source).access
+    access = topic_options(source, streaming=True).access
     if access is None:
         raise ExportError("brokers delete records, and none is named")
     return BrokerDeletions(access)

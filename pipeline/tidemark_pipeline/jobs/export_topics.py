@@ -44,6 +44,7 @@ from tidemark_pipeline.jobs.export import (
     claimed_batches,
     retry_late_workers,
 )
+from tidemark_pipeline.read.options import is_kafka_topic
 from tidemark_pipeline.read.topic_source import read_topic, topic_options
 from tidemark_pipeline.read.topic_survey import Survey
 from tidemark_pipeline.source import register
@@ -360,5 +361,6 @@ def read_batch(session: SparkSession, options: Mapping[str, str], batch: BatchRa
         named = {str(n): offsets[n] for n in numbers}
         given[f"{side}Offsets"] = json.dumps({topic: named})
     given["assign"] = json.dumps({topic: numbers})
-    given["columns"] = ",".join(RAW)
+    if not is_kafka_topic(options):  # Spark's own source has fewer columns, which are always read
+        given["columns"] = ",".join(RAW)
     return raw(read_topic(session, given))

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
-from tidemark_pipeline.read.options import KAFKA, is_kafka_topic
+from tidemark.export_job import KAFKA
+from tidemark_pipeline.read.options import is_kafka_topic
 from tidemark_pipeline.read.topic_source import read_topic
 from tidemark_pipeline.report.figures import ReportFigures, ReportPeriod, TierShare, width_of
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from tidemark.export_job import ENGINE, KAFKA
 from tidemark.ids import parse_id
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.security_options import SecurityError, parse_access
@@ -22,9 +23,8 @@ from tidemark_pipeline.aiven.private_keys import PrivateKeys
 from tidemark_pipeline.read import columns, positions
 from tidemark_pipeline.read.positions import Earliest, Latest, PositionError, Positions
 
-#: Engine of a topic that a job reads: an option of jobs, which no data source has. The default is
-#: ``tidemark``.
-ENGINE, TIDEMARK, KAFKA = "engine", "tidemark", "kafka"
+#: Default engine of a topic that a job reads: an option of jobs, which no data source has.
+TIDEMARK = "tidemark"
 AUTO, ONLY_REMOTE, ONLY_LOCAL = "auto", "remote", "local"
 #: Layout of a tier: Tidemark's own, or that of Apache Kafka's plug-in by Aiven.
 AIVEN = "aiven"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from tidemark.kafka_client.access import PLAIN, KafkaAccess, Login, Tls
 from tidemark.kafka_client.values import EARLIEST, LATEST
 from tidemark.tier.stores.config import OPTIONS as STORAGE_OPTIONS
+from tidemark_pipeline.errors import ExportError
 from tidemark_pipeline.read import columns
 from tidemark_pipeline.read.options import (
     AUTO,
@@ -75,6 +76,26 @@ def stream(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
     options = checked(raw, streaming=True)
     frame = session.readStream.format("kafka").options(**_spark_options(options)).load()
     return frame.select(*options.columns)
+
+
+def check_session(session: "SparkSession") -> None:
+    """Raise :class:`ExportError` if the session lacks Spark's Kafka source.
+
+    Spark itself would name the missing source only when the table is claimed already.
+    """
+    import pyspark
+    from pyspark.errors import AnalysisException
+
+    # Spark connects to no broker before rows are read.
+    reader = session.read.format("kafka").option("subscribe", "-")
+    try:
+        reader.option("kafka.bootstrap.servers", "127.0.0.1:1").load()
+    except AnalysisException as error:
+        raise ExportError(
+            "this Spark has no source for Apache Kafka. Add the jars of org.apache.spark:"
+            f"spark-sql-kafka-0-10_2.13:{pyspark.__version__} and of its dependencies to the image "
+            "or to job.jars. On a local cluster, run tidemark up again after make spark"
+        ) from error
 
 
 def _spark_options(options: Options) -> dict[str, str]:

@@ -21,6 +21,12 @@ def topic_options(raw: Mapping[str, str], *, streaming: bool = False) -> Options
     return parse(without_engine(raw), streaming=streaming)
 
 
+def check_session(session: "SparkSession", raw: Mapping[str, str]) -> None:
+    """Raise ``ExportError`` if the session lacks the topic's source, and OptionError."""
+    if is_kafka_topic(raw):
+        spark_kafka.check_session(session)
+
+
 def read_topic(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
     """Return the topic as a table.
 

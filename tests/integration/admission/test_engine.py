@@ -15,8 +15,17 @@ from tests.integration.admission.api_server import (
 )
 
 KAFKA = {"kafka": {"bootstrapServers": "b1:9092,[::1]:9093"}}
+JOB_CERTIFICATE = {"exportCredentials": {"certificateSecretRef": {"name": "job"}}}
 # Each case has a field that only the Tidemark engine supports, or an invalid connection.
 REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"engine": {"kafka": {"bootstrapServers": "b:1", "exportCredentials": {}}}},
+        "exportCredentials needs certificateSecretRef or sasl",
+    ),
+    (
+        {"engine": {"kafka": {"bootstrapServers": "b:1", **JOB_CERTIFICATE}}},
+        "exportCredentials.certificateSecretRef requires tls",
+    ),
     ({"engine": {}}, "engine needs exactly one of tidemark and kafka"),
     ({"engine": {"tidemark": {}, **KAFKA}}, "engine needs exactly one of tidemark and kafka"),
     ({"engine": {"kafka": {"bootstrapServers": "b1"}}}, "bootstrapServers"),
@@ -54,6 +63,10 @@ def test_cluster_on_kafka_with_all_fields_is_accepted(api: AdmissionApi) -> None
         "bootstrapServers": "b1:9092",
         "tls": {"caSecretRef": {"name": "ca"}, "certificateSecretRef": {"name": "us"}},
         "sasl": {"mechanism": "SCRAM-SHA-512", "credentialsSecretRef": {"name": "user"}},
+        "exportCredentials": {
+            "certificateSecretRef": {"name": "job"},
+            "sasl": {"mechanism": "PLAIN", "credentialsSecretRef": {"name": "job-user"}},
+        },
         "reassignment": {"throttle": "10Mi"},
     }
     config = {

@@ -20,6 +20,7 @@ from tidemark_operator.engines.kafka.cluster import KafkaCluster
 from tidemark_operator.engines.kafka.records import ApacheKafka
 from tidemark_operator.events import EventWriter
 from tidemark_operator.health import Echoes
+from tidemark_operator.jobs.kubernetes import KubernetesJobs
 from tidemark_operator.kafka_term import (
     disablement,
     observer,
@@ -157,6 +158,7 @@ async def _lead(world: KafkaWorld, api: KubeApi) -> None:
         background=BackgroundTasks(),
         events=EventWriter(api, objects, "mortal", metrics),
         metrics=metrics,
+        jobs=KubernetesJobs(api, world.namespace),
         seen=ObservedCluster(),
     )
     await KafkaTerm(services, resync_s=0.2, last_pass=LastPass()).run()

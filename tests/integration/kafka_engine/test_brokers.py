@@ -1,8 +1,7 @@
 """Brokers of Apache Kafka as read-only objects."""
 
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
-from tests.integration.operator.jobs import create_export
-from tidemark_operator.kube.kinds import BROKER, CLUSTER, EXPORT
+from tidemark_operator.kube.kinds import BROKER, CLUSTER
 
 
 async def test_brokers_appear_and_are_recreated(world: KafkaWorld) -> None:
@@ -29,9 +28,6 @@ async def test_brokers_appear_and_are_recreated(world: KafkaWorld) -> None:
     # Brokers of other workloads belong to the Tidemark engine.
     stranger = await world.create(BROKER, "mine", nodeId=9, workload="External")
     await world.condition(BROKER, stranger["metadata"]["name"], "Stalled", "True", "EngineKafka")
-    await create_export(world)
-    condition = await world.condition(EXPORT, "x", "Stalled", "True", "EngineKafka")
-    assert "tidemark spark export with --option engine=kafka" in condition["message"]
     # An object without a broker is deleted.
     await world.create(BROKER, "invented", nodeId=10, workload="Observed")
     await world.until(lambda: world.is_deleted(BROKER, "invented"), "there is no such broker")

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.integration.operator.cluster_world import ClusterWorld
 from tests.integration.operator.operator_process import OperatorProcess
-from tidemark.export_job import JobReport
+from tidemark.export_job import ORDER_VARIABLE, JobReport, Order
 from tidemark.http_page import HttpPage
 from tidemark_operator.kube.kinds import EXPORT, JOB, POD, Json
 from tidemark_operator.pods.export_job import CONTAINER, PAGE_PORT
@@ -46,6 +46,14 @@ async def job(world: ClusterWorld, name: str) -> Json:
     """Return the Job of a run once it exists."""
     await world.until(lambda: world.exists(JOB, name), f"Job {name}")
     return await world.get(JOB, name)
+
+
+def order(made: Json) -> Order:
+    """Return the order in a Job."""
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    return Order.of_json(
+        next(item["value"] for item in container["env"] if item["name"] == ORDER_VARIABLE)
+    )
 
 
 async def run(world: ClusterWorld, name: str, ip: str = "127.0.0.1", **status: Any) -> Json:

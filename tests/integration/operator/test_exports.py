@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.operator import jobs
 from tests.integration.operator.cluster_world import ClusterWorld
-from tidemark.export_job import ORDER_VARIABLE, ExportJobPhase, JobReport, Order
+from tidemark.export_job import ExportJobPhase, JobReport
 from tidemark_operator.controller.state.export_values import DesiredJob
 from tidemark_operator.kube.kinds import CLUSTER, EXPORT, JOB, SECRET, TOPIC, Json
 from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
@@ -36,21 +36,14 @@ async def number(world: ClusterWorld) -> int:
     return int((await world.get(EXPORT, "x"))["status"]["run"]["number"])
 
 
-def order(job: Json) -> Order:
-    (container,) = job["spec"]["template"]["spec"]["containers"]
-    return Order.of_json(
-        next(item["value"] for item in container["env"] if item["name"] == ORDER_VARIABLE)
-    )
-
-
 async def test_manifest_becomes_a_job_that_is_watched_and_restarted(
     world: ClusterWorld,
 ) -> None:
     await start_export(world)
     # The order of the job has the topic and the tier, resolved by the operator.
     made = await jobs.job(world, "x-1")
-    assert order(made).source["topic"] == "t"
-    assert order(made).source["path"] == str(world.tier)
+    assert jobs.order(made).source["topic"] == "t"
+    assert jobs.order(made).source["path"] == str(world.tier)
     # Without a pod the job is starting.
     await world.condition(EXPORT, "x", "Ready", "False", "JobStarting")
     async with jobs.page(IP) as page:
@@ -72,7 +65,7 @@ async def test_manifest_becomes_a_job_that_is_watched_and_restarted(
     assert "run 1 failed" in await world.event("ExportFailed")
     # The next run starts after a pause of ten seconds.
     second = await _within(world, "x-2")
-    assert order(second) == order(made)
+    assert jobs.order(second) == jobs.order(made)
     async with jobs.page(IP) as page:
         page.report = JobReport(phase=ExportJobPhase.RUNNING, lag=0, rows=7, commits=1)
         await jobs.run(world, "x-2", IP)
@@ -81,14 +74,14 @@ async def test_manifest_becomes_a_job_that_is_watched_and_restarted(
         await world.patch(EXPORT, "x", source={"options": {"failOnDataLoss": "false"}})
         await world.until(lambda: world.is_deleted(JOB, "x-2"), "the job of the former spec ends")
     third = await _within(world, "x-3")
-    assert order(third).source["failOnDataLoss"] == "false"
+    assert jobs.order(third).source["failOnDataLoss"] == "false"
     assert await number(world) == 3
     # A Job created late by an operator that lost leadership would take the table from run 3.
     uid = str((await world.get(EXPORT, "x"))["metadata"]["uid"])
     late = ExportRunIdentity(
         name="x", namespace=world.namespace, uid=uid, cluster="demo", number=1000
     )
-    condition = DesiredJob(order=order(made), job={"image": jobs.IMAGE})
+    condition = DesiredJob(order=jobs.order(made), job={"image": jobs.IMAGE})
     await world.api.create(JOB, world.namespace, export_job(late, condition))
     await world.until(lambda: world.is_deleted(JOB, "x-1000"), "a job of no run that there is ends")
     # The Topic goes, and no job is left.

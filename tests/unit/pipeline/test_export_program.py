@@ -103,6 +103,23 @@ def test_a_secret_is_hidden_in_every_spelling(
     assert ended == (ExportJobPhase.FAILED, reported)
 
 
+def test_name_of_a_user_is_shown_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name as short as "an" would make errors unreadable, and conditions show names anyway."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("an answer: refuses user an with word")
+
+    monkeypatch.setattr(export_job, "_export", fail)
+    hidden = tuple(
+        Hidden(place=OptionPlace.SOURCE, name=f"kafka.sasl.{name}", variable=name)
+        for name in ("username", "password")
+    )
+    order = Order(source={"topic": "t"}, table={"table": "db.t"}, hidden=hidden)
+    environment = {ORDER_VARIABLE: order.to_json(), "username": "an", "password": "word"}
+    ended = export_job.run(environment, JobStatus(), threading.Event())
+    assert ended == (ExportJobPhase.FAILED, "an answer: refuses user an with ***")
+
+
 def test_a_job_that_is_stopped_in_the_middle_has_not_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

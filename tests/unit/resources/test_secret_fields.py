@@ -26,6 +26,8 @@ FIELDS = {
         "engine.kafka.tls.caSecretRef",
         "engine.kafka.tls.certificateSecretRef",
         "engine.kafka.sasl.credentialsSecretRef",
+        "engine.kafka.exportCredentials.certificateSecretRef",
+        "engine.kafka.exportCredentials.sasl.credentialsSecretRef",
         *(f"brokers.template.{field}" for field in _POD),
     },
     "Broker": {f"pod.{field}" for field in _POD},
