@@ -39,8 +39,8 @@ OTHERS = {
     "debootstrap", "diff", "docker", "echo", "eval", "export", "gcloud", "git", "grep",
     "kafka-console-consumer.sh", "kafka-console-producer.sh", "kafka-consumer-groups.sh",
     "kafka-get-offsets.sh", "kafka-reassign-partitions.sh", "kafka-topics.sh", "kcat", "kill",
-    "kind", "mkdir", "mv", "openssl", "pip", "printf", "promtool", "rm", "sed", "sleep", "sort",
-    "spark-submit", "tail", "tar", "timeout", "umask",
+    "kind", "mkdir", "mv", "mvn", "openssl", "pip", "printf", "promtool", "rm", "sed", "sleep",
+    "sort", "spark-submit", "tail", "tar", "timeout", "umask",
     # Functions that docs/how-to/migrate.md defines.
     "copied", "ends",
 }  # fmt: skip

@@ -388,10 +388,12 @@ class _Order:
         Its brokers also serve what they have tiered. The address is the Cluster's alone, because
         the job sends the Cluster's password to it. Raises ``_Unusable``.
         """
-        fields = (("source.", self._given.dump()), ("source.options.", self._given.options))
         refused = [
-            f"spec.{prefix}{name}"
-            for prefix, given in fields
+            f"{prefix}{name}"
+            for prefix, given in (
+                ("spec.source.", self._given.dump()),
+                ("spec.source.options.", self._given.options),
+            )
             for name, value in given.items()
             if name in _NOT_WITH_KAFKA and value != ReadTier.AUTO
         ]

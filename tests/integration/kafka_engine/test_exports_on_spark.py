@@ -26,6 +26,7 @@ from tests.integration.kafka_engine.secured_kafka import put_secret, secured_kaf
 from tests.integration.operator.cluster_world import condition_of
 from tests.integration.pipeline.marks import MARKS
 from tests.table_jars import MavenMissing, jars
+from tidemark.export_job import SOURCE_JARS_VARIABLE
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.values import EARLIEST_LOCAL
 from tidemark_devcluster.toolchain.maven import ensure_jars, spark_kafka
@@ -50,12 +51,6 @@ class SparkExports:
     def __init__(self, world: KafkaWorld, folder: Path) -> None:
         self.world, self.folder = world, folder
         self.warehouse, self.logs = folder / "lake", folder / "exports"
-        try:
-            find_java()
-            kafka = sorted(ensure_jars(spark_kafka(pyspark.__version__)).glob("*.jar"))
-            self.jars = {kind: [*jars(kind), *kafka] for kind in Format}
-        except (JavaMissing, MavenMissing) as error:
-            pytest.skip(str(error))
 
     async def start(self) -> None:
         policy = {"spec": {"exports": {"jars": ["/"], "warehouses": ["/"]}}}
@@ -68,7 +63,7 @@ class SparkExports:
         table = {"format": str(kind), "name": "db.t", "warehouse": str(self.warehouse)}
         spec["table"] = table | spec.get("table", {})
         source = {"options": {"maxOffsetsPerTrigger": BATCH}}
-        job = {"jars": list(map(str, self.jars[kind])), "conf": {"spark.driver.memory": "512m"}}
+        job = {"jars": list(map(str, jars(kind))), "conf": {"spark.driver.memory": "512m"}}
         body = {
             "apiVersion": EXPORT.api_version,
             "kind": "Export",
@@ -127,6 +122,18 @@ class SparkExports:
         found = {(partition, at): bytes(value) for partition, at, value in rows}
         assert len(found) == len(rows)
         return found
+
+
+@pytest.fixture(autouse=True)
+def kafka_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a local operator the jars of Spark's Kafka source, as ``tidemark up`` does."""
+    try:
+        find_java()
+        jars(*Format)
+        folder = ensure_jars(spark_kafka(pyspark.__version__))
+    except (JavaMissing, MavenMissing) as error:
+        pytest.skip(str(error))
+    monkeypatch.setenv(SOURCE_JARS_VARIABLE, ",".join(map(str, sorted(folder.glob("*.jar")))))
 
 
 @pytest.fixture
@@ -285,7 +292,8 @@ async def test_credentials_reach_spark_and_are_shown_nowhere(
         }
         scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         user = UserScramCredentialUpsertion("bob", scram, password.encode())
-        AdminClient(client).alter_user_scram_credentials([user])["bob"].result(60)
+        admin = AdminClient(client)
+        admin.alter_user_scram_credentials([user])["bob"].result(60)
         world = await KafkaWorld.open(kubeconfig, tmp_path)
         exports = SparkExports(world, tmp_path)
         try:

@@ -350,7 +350,6 @@ NOT_TAKEN = {
         "KafkaBusy": _PASSES,
         **dict.fromkeys(("KafkaRejected", "PolicyViolation"), "Kafka's own words say what to do"),
     },
-    "Export, with engine kafka": {"EngineKafka": "there is no other exit than to delete it"},
 }
 
 
