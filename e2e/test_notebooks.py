@@ -18,7 +18,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_delays_step_by_step(local_cluster: RunningCluster, tmp_path: Path) -> None:
     try:

@@ -301,8 +301,11 @@ class JobReport:
     ``lag``: offsets of the topic that the table does not have. ``rows``, ``letters``: rows of the
     table, and of the table of dead letters. ``commits``: number of this job's commits, the last at
     ``committed_ms``. ``current_ms``: the table has everything that the topic had at this time.
-    Times are Unix time in milliseconds. ``topics``: of a job that exports many topics, whose
-    figures are sums.
+    ``observed_ms``: the job queried the topic's end, to which ``lag`` and ``lag_ms`` refer.
+    ``lag_ms``: time from ``current_ms`` to that query. ``exported``: offsets from the topic's
+    log start, when the job started, to the table's position. Times are Unix time in milliseconds.
+    ``cpu_ms``: CPU time of the job's processes. ``written_bytes``: data files in its commits.
+    ``topics``: of a job that exports many topics, whose figures are sums.
     ``maintenance``: None if the job does none.
     """
 
@@ -314,6 +317,11 @@ class JobReport:
     commits: int = 0
     committed_ms: int | None = None
     current_ms: int | None = None
+    observed_ms: int | None = None
+    lag_ms: int | None = None
+    exported: int | None = None
+    cpu_ms: int | None = None
+    written_bytes: int | None = None
     topics: TopicsReport | None = None
     maintenance: MaintenanceReport | None = None
 
@@ -369,7 +377,10 @@ class JobReport:
         )
 
 
-_FIGURES = ("lag", "rows", "letters", "commits", "committed_ms", "current_ms")
+_FIGURES = (
+    *("lag", "rows", "letters", "commits", "committed_ms", "current_ms", "observed_ms", "lag_ms"),
+    *("exported", "cpu_ms", "written_bytes"),
+)
 _MAINTENANCE_FIGURES = (
     *("started_ms", "ended_ms", "next_ms", "failures"),
     *("compacted", "into", "expired", "removed", "orphans"),

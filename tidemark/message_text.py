@@ -1,5 +1,7 @@
 """Counts and lists in messages, with nouns and verbs that agree with them."""
 
+import difflib
+import itertools
 from collections.abc import Iterable, Sequence
 
 #: Plural of the verbs that do not just lose their "s".
@@ -39,6 +41,27 @@ def names(texts: Sequence[str], *, shown: int = 8) -> str:
 def quoted(text: str, *, shown: int = 80) -> str:
     """Return a person's text, short enough to be part of a message."""
     return text if len(text) <= shown else f"{text[:shown]}… ({len(text)} characters)"
+
+
+#: Most names with which a misspelt one is compared.
+_COMPARED_MAX = 20_000
+
+
+def closest(name: str, known: Iterable[str], *, shown: int = 3) -> list[str]:
+    """Return the known names that a misspelt one may stand for, the most similar first.
+
+    Upper and lower case count as equal. Names that a terminal could not print are left out.
+    """
+    spellings: dict[str, list[str]] = {}
+    for text in filter(str.isprintable, itertools.islice(known, _COMPARED_MAX)):
+        spellings.setdefault(text.casefold(), []).append(text)
+    similar = difflib.get_close_matches(name.casefold(), spellings, n=shown)
+    return [text for folded in similar for text in spellings[folded]][:shown]
+
+
+def did_you_mean(close: Sequence[str]) -> str:
+    """Return the sentence that suggests names, with a space before it; "" without any."""
+    return f" Did you mean {' or '.join(close)}?" if close else ""
 
 
 def clause(text: object) -> str:

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
-from tests.unit.cli.top_objects import broker, condition, holding, pieces, row, topic
+from tests.unit.cli.clusters import NOW, lease
+from tests.unit.cli.top_objects import broker, condition, export, holding, pieces, row, topic
 from tidemark.generated import command
 from tidemark_cli.top import pages
-from tidemark_cli.top.object_index import BROKER, CLUSTER
+from tidemark_cli.top.object_index import BROKER, CLUSTER, EXPORT
 from tidemark_cli.top.query import Query
 from tidemark_cli.top.ranges import PartitionOffsets
 from tidemark_cli.top.text import print_frame
@@ -33,7 +34,9 @@ _FONT = (
 
 
 def view() -> pages.View:
-    """Return the frame: three brokers, one of them down, and a topic that is ``Disabling``."""
+    """Return the frame: three brokers, one of them down, a topic that is ``Disabling``, and an
+    Export.
+    """
     flights = topic(
         "flights",
         0,
@@ -86,6 +89,16 @@ def view() -> pages.View:
     )
     object_index.put(BROKER, [broker(node_id, logBytes=_LOG_BYTES) for node_id in (1, 2)])
     object_index.put(BROKER, [broker(3, conditions=[fenced], logBytes=_LOG_BYTES)])
+    object_index.put_lease(lease(1.0), NOW)
+    delays = export(
+        "delays",
+        lag=13_120,
+        exportedOffsets=86_880,
+        lagSeconds=64,
+        observedTime="2026-03-01T11:59:30Z",
+        cost={"cpuSeconds": 96, "writtenBytes": 2_133_000_000, "cpuSecondsPerGigabyte": 45},
+    )
+    object_index.put(EXPORT, [delays])
     # Local start, end of the tier and end of the log: the tier is behind the log and ahead of local
     # retention.
     offsets = {

@@ -81,6 +81,9 @@ def test_invalid_order_is_refused(text: str) -> None:
         lag=st.none() | st.integers(0, 2**63 - 1),
         commits=st.integers(0, 2**63 - 1),
         current_ms=st.none() | st.integers(0, 253_402_300_799_999),
+        lag_ms=st.none() | st.integers(0, 253_402_300_799_999),
+        exported=st.none() | st.integers(0, 2**63 - 1),
+        cpu_ms=st.none() | st.integers(0, 253_402_300_799_999),
         maintenance=st.none()
         | st.builds(
             MaintenanceReport,
@@ -100,6 +103,11 @@ def test_a_report_fits_into_a_termination_message_and_is_read_back(report: JobRe
         report.phase,
         report.lag,
         report.current_ms,
+    )
+    assert (found.lag_ms, found.exported, found.cpu_ms) == (
+        report.lag_ms,
+        report.exported,
+        report.cpu_ms,
     )
     assert len(found.message) <= MESSAGE_CHARS_MAX
     if report.maintenance is not None:
@@ -165,6 +173,11 @@ GOOD = json.loads(JobReport(phase=ExportJobPhase.RUNNING, lag=3).to_json())
         {"lag": 2**63},
         {"lag": "3"},
         {"rows": True},
+        {"lag_ms": -1},
+        {"exported": 2**63},
+        {"cpu_ms": 1.5},
+        {"written_bytes": "1"},
+        {"observed_ms": 253_402_300_800_000},
         {"committed_ms": 253_402_300_800_000},
         {"message": "x" * SERVED_BYTES_MAX},
         {"maintenance": []},

@@ -3,6 +3,15 @@
 from tidemark.metrics.metric import counter, gauge, rows
 
 LAG = gauge("tidemark_export_lag_offsets", "Offsets of the topic that are not in the table yet.")
+LAG_SECONDS = gauge(
+    "tidemark_export_lag_seconds",
+    "Seconds from the time of the table's contents to the job's last query of the topic's end. 0 "
+    "if the table had all records then.",
+)
+EXPORTED = gauge(
+    "tidemark_export_exported_offsets",
+    "Offsets from the topic's log start, when the job started, to the table's position.",
+)
 CURRENT = gauge(
     "tidemark_export_current_timestamp_seconds",
     "Unix time of the table's contents. It contains all records that the topic had then.",
@@ -14,6 +23,10 @@ COMMITS = counter("tidemark_export_commits", "Commits of this job.")
 WRITTEN_ROWS = counter("tidemark_export_written_rows", "Rows in these commits.")
 WRITTEN_BYTES = counter(
     "tidemark_export_written_bytes", "Bytes of the data files in these commits."
+)
+CPU = counter(
+    "tidemark_export_cpu_seconds",
+    "CPU time of all processes of this job. Missing with executors.",
 )
 WRITTEN_LETTERS = counter(
     "tidemark_export_written_dead_letters", "Records in commits that could not be parsed."

@@ -9,6 +9,8 @@ from typing import Annotated, ClassVar
 
 import typer
 
+from tidemark.message_text import closest, did_you_mean
+from tidemark.tier.metadata.topics import TopicNotFound
 from tidemark.tier.stores.key_ring import KEYS_OPTION
 from tidemark_cli.common import fail_on, open_cluster
 from tidemark_cli.tier.stores import TierOptions
@@ -16,6 +18,8 @@ from tidemark_cli.tier.tables import EXPLAINED, PAIR, pairs
 from tidemark_devcluster.tier import read_options
 from tidemark_pipeline.read.options import is_kafka_topic, names_brokers
 
+#: Options that name topics.
+_NAMING = ("topic", "subscribe")
 _NO_TIER = "; or name a tier; or, for a topic of Apache Kafka, add --option engine=kafka"
 
 
@@ -65,20 +69,23 @@ def list_topic_names(options: Mapping[str, str]) -> set[str]:
 
     ``options``: of the data source, without a topic.
     """
+    with fail_on(*EXPLAINED):
+        return _topic_names(options)
+
+
+def _topic_names(options: Mapping[str, str]) -> set[str]:
     from tidemark.kafka_client.blocking_client import BlockingKafkaClient
     from tidemark_pipeline.read.tier_access import open_readable
     from tidemark_pipeline.read.topic_source import topic_options
 
-    all_topics = {**options, "subscribePattern": ".*"}
-    with fail_on(*EXPLAINED):
-        parsed = topic_options(all_topics)
-        # Without brokers, the topics are those of the tier.
-        if parsed.access is None:
-            assert parsed.storage is not None
-            names = open_readable(parsed.storage, parsed.aiven).topic_names()
-            return {name for name in names if not name.startswith("__")}
-        with BlockingKafkaClient(parsed.access) as brokers:
-            return {known.name for known in brokers.topics().values() if not known.internal}
+    parsed = topic_options({**options, "subscribePattern": ".*"})
+    # Without brokers, the topics are those of the tier.
+    if parsed.access is None:
+        assert parsed.storage is not None
+        names = open_readable(parsed.storage, parsed.aiven).topic_names()
+        return {name for name in names if not name.startswith("__")}
+    with BlockingKafkaClient(parsed.access) as brokers:
+        return {known.name for known in brokers.topics().values() if not known.internal}
 
 
 def mentioned_topics(names: Iterable[str], statement: str) -> list[str]:
@@ -93,5 +100,19 @@ def check_source(options: Mapping[str, str]) -> Mapping[str, str]:
     from tidemark_pipeline.read.topic_survey import Survey
 
     with fail_on(*EXPLAINED), Survey(topic_options(options)) as survey:
-        survey.extents(survey.parts())
+        try:
+            survey.extents(survey.parts())
+        except TopicNotFound as error:
+            raise TopicNotFound(f"{error}.{_suggestion(options)}") from error
     return options
+
+
+def _suggestion(options: Mapping[str, str]) -> str:
+    """Return which topics may be meant by a name that does not exist, "" if none is similar."""
+    named = [text for name in _NAMING for text in options.get(name, "").split(",")]
+    try:
+        known = _topic_names({n: text for n, text in options.items() if n not in _NAMING})
+    except EXPLAINED:
+        return ""  # The error about the topic says more.
+    missing = [name for name in named if name and name not in known]
+    return did_you_mean([text for name in missing[:1] for text in closest(name, sorted(known))])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import typer
 from rich.table import Table
 
-from tidemark.message_text import count
+from tidemark.message_text import count, did_you_mean, names
 from tidemark_cli.common import console, errors, fail, fail_on, shown_text
 from tidemark_cli.option_groups import option_groups
 from tidemark_cli.tier.spark_topic import (
@@ -154,20 +154,26 @@ def _query(
                 make_view(session, topic, views.options)
             return run_statement(session, statement, limit)
     except PySparkException as error:
-        fail(failure(error, views, log))
+        fail(failure(error, views, log, session))
 
 
-def failure(error: "PySparkException", views: Views, log: Path) -> str:
-    """Return one line about Spark's error; for an unknown table it lists the topics."""
+def failure(
+    error: "PySparkException", views: Views, log: Path, session: "SparkSession | None" = None
+) -> str:
+    """Return one line about Spark's error; for an unknown name it suggests others.
+
+    ``session``: lists the names that exist.
+    """
+    from tidemark_pipeline.jobs.sql import suggestions
+
     name, text = project_error(str(error))
     # An error without a condition is not about the statement: the log has the details.
     if name or error.getCondition() is None:
         return f"{text}; Spark's own log: {log}"
-    if error.getCondition() != _UNKNOWN_TABLE or not views.options:
-        return text
-    named = ", ".join(views.all_topics[:_NAMED_MAX]) or "none"
-    more = len(views.all_topics) - _NAMED_MAX
-    return f"{text}; topics: {named}" + (f" and {more:,} more" if more > 0 else "")
+    close = [] if session is None else suggestions(session, error, views.all_topics)
+    if close or error.getCondition() != _UNKNOWN_TABLE or not views.options:
+        return text + did_you_mean(close)
+    return f"{text} Topics: {names(views.all_topics, shown=_NAMED_MAX) or 'none'}"
 
 
 def _write_result(result: "StatementResult", output: str, limit: int) -> None:

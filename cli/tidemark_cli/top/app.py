@@ -60,12 +60,13 @@ class TopApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     TITLE = "tidemark top"
     CSS = """
-    #heading, #problems, #topics-note, #partitions-title, #legend, #findings {
+    #heading, #problems, #topics-note, #exports-note, #partitions-title, #legend, #findings {
         height: auto; padding: 0 1;
     }
     #problems { color: $error; max-height: 5; }
     #findings { max-height: 8; }
     #brokers { height: auto; max-height: 9; }
+    #exports { height: auto; max-height: 8; }
     #topics { height: 2fr; }
     #partitions { height: 1fr; }
     #filter { display: none; }
@@ -121,6 +122,8 @@ class TopApp(App[None]):
         yield Input(placeholder="part of a name, or a pattern such as orders-*", id="filter")
         yield Static("", id="topics-note", markup=False)
         yield DataTable[Text](id="topics", cursor_type="row", zebra_stripes=True)
+        yield DataTable[Text](id="exports", cursor_type="none")
+        yield Static("", id="exports-note", markup=False)
         yield Static("", id="partitions-title", markup=False)
         yield DataTable[Text](id="partitions", cursor_type="none")
         yield Static(LEGEND, id="legend", markup=False)
@@ -135,6 +138,7 @@ class TopApp(App[None]):
         for columns, name in (
             (pages.BROKER_COLUMNS, "brokers"),
             (pages.TOPIC_COLUMNS, "topics"),
+            (pages.EXPORT_COLUMNS, "exports"),
             (pages.PARTITION_COLUMNS, "partitions"),
         ):
             self._table(name).add_columns(*columns)
@@ -222,6 +226,12 @@ class TopApp(App[None]):
             self._fill("brokers", view.brokers)
         if before is None or before.topics != view.topics:
             self._fill("topics", view.topics)
+        if before is None or before.exports != view.exports:
+            self._fill("exports", view.exports)
+            self._static("exports-note", "\n".join(view.exports.notes))
+            # Without Exports the lines are left to the topics.
+            for name in ("exports", "exports-note"):
+                self.query_one(f"#{name}").display = bool(view.exports.rows)
         if before is None or before.partitions != view.partitions:
             self._draw_partitions(view)
         # The visible partitions may have changed, and only these are queried.

@@ -25,11 +25,15 @@ from tidemark_cli.inspection.verdict import (
 from tidemark_operator.controller.state.rows import BadRow, PartitionRow, decode_row
 
 CLUSTER, BROKER, TOPIC, SLICE = ("Cluster", "Broker", "Topic", "PartitionSlice")
-#: Kinds that are not shown themselves, only their findings.
-OTHERS = ("User", "Export", "RecordDeletion")
+#: Kinds that an older version of the definitions may lack.
+EXPORT = "Export"
+OTHERS = ("User", EXPORT, "RecordDeletion")
 KINDS = (CLUSTER, BROKER, TOPIC, SLICE, *OTHERS)
 #: Characters kept of an object's message, as ten thousand objects may have one.
 _MESSAGE_MAX = 1_000
+#: Fields of statuses that are shown.
+_TOPIC_FIELDS = ("topicId", "tiering", "replicas", "partitionsPlaced")
+_EXPORT_FIELDS = ("lag", "lagSeconds", "exportedOffsets", "observedTime", "cost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ class ObjectIndex:
                 self._put_rows(name, body.get("partitions") or ())
                 continue
             self._put_findings(kind, name, body)
-            self._objects[kind][name] = body if kind in (CLUSTER, BROKER) else _shown(body)
+            self._objects[kind][name] = body if kind in (CLUSTER, BROKER) else _shown(kind, body)
             if kind == TOPIC:
                 self._put_line(name)
         self.version += 1
@@ -134,7 +138,7 @@ class ObjectIndex:
     # ------------------------------------------------------------ queries
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
-        """Return the clusters or brokers, by name."""
+        """Return the objects of a kind by name, reduced to what is shown."""
         by_name = self._objects[kind]
         return [by_name[name] for name in sorted(by_name)]
 
@@ -157,6 +161,11 @@ class ObjectIndex:
             by_kind={kind: len(objects) for kind, objects in self._objects.items()},
             ready_brokers=sum(ready_of(body) == "True" for body in self._objects[BROKER].values()),
         )
+
+    @property
+    def now(self) -> dt.datetime:
+        """Return the time of the last read of the operator's Lease."""
+        return self._now
 
     @property
     def partitions(self) -> int:
@@ -287,21 +296,18 @@ def topic_line(topic: TopicRows, severity: int) -> TopicLine:
     )
 
 
-def _shown(body: dict[str, Any]) -> dict[str, Any]:
-    """Return an object reduced to the fields that are shown of a Topic.
+def _shown(kind: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Return an object reduced to the fields that are shown.
 
     These are few of its fields, and thousands of Topics stay in memory.
     """
+    names = _EXPORT_FIELDS if kind == EXPORT else _TOPIC_FIELDS
     metadata, status = body["metadata"], body.get("status") or {}
     return {
         "metadata": {"name": metadata["name"], "labels": metadata.get("labels") or {}},
         "spec": {"topicName": body["spec"].get("topicName")},
         "status": {
-            **{
-                key: status[key]
-                for key in ("topicId", "tiering", "replicas", "partitionsPlaced")
-                if key in status
-            },
+            **{key: status[key] for key in names if key in status},
             # The other conditions are only needed for the findings.
             "conditions": [
                 {key: condition.get(key, "") for key in ("type", "status", "reason")}

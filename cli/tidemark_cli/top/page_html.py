@@ -5,7 +5,7 @@ archived.
 from collections.abc import Iterable
 from html import escape
 
-from tidemark_cli.top.pages import Bar, Cell, View, ViewTable
+from tidemark_cli.top.pages import Bar, Cell, ProgressBar, View, ViewTable
 from tidemark_cli.top.ranges import RangePlace
 from tidemark_cli.top.text import more_text
 
@@ -70,6 +70,8 @@ def _table(table: ViewTable) -> str:
 
 
 def _cell(cell: Cell) -> str:
+    if isinstance(cell, ProgressBar):
+        return f'<progress max="100" value="{cell.percent}"></progress> {cell.percent} %'
     if not isinstance(cell, Bar):
         return escape(cell)
     if not cell.ranges:

@@ -4,6 +4,7 @@ This module reads nothing: it turns objects, offsets and problems into tables of
 values are shown as unknown, never as zero.
 """
 
+import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,14 @@ from tidemark_cli.inspection.topic_rows import (
 )
 from tidemark_cli.inspection.verdict import HealthFinding, verdict_line
 from tidemark_cli.sizes import size_text
-from tidemark_cli.top.object_index import BROKER, CLUSTER, TOPIC, ObjectIndex, TopicLine
+from tidemark_cli.top.object_index import (
+    BROKER,
+    CLUSTER,
+    EXPORT,
+    TOPIC,
+    ObjectIndex,
+    TopicLine,
+)
 from tidemark_cli.top.query import Query, TopicPage, select_page
 from tidemark_cli.top.ranges import PartitionOffsets, Range, lag, ranges
 from tidemark_operator.controller.state.rows import PartitionRow
@@ -29,12 +37,14 @@ OffsetsByPartition = Mapping[tuple[str, int], PartitionOffsets]
 #: Most partitions of one topic that are shown and queried at once.
 PARTITIONS_SHOWN = 50
 BROKERS_SHOWN = 100
+EXPORTS_SHOWN = 50
 #: Findings that are shown at most.
 FINDINGS_SHOWN = 20
 TOPIC_COLUMNS = ("topic", "ready", "tiering", "remote", "partitions")
 #: Columns of troubles that most clusters do not have, shown if a topic of the page has one.
 TROUBLE_COLUMNS = ("no leader", "behind", "placeholders")
 BROKER_COLUMNS = ("broker", "node", "ready", "leaders", "replicas", "log bytes")
+EXPORT_COLUMNS = ("export", "ready", "lag", "lag time", "cost", "age", "exported")
 PARTITION_COLUMNS = ("partition", "leader", "ISR", "lag", "offsets", "stored")
 #: Role of a broker without replicas.
 READER = "Reader"
@@ -51,7 +61,21 @@ class Bar:
     ranges: tuple[Range, ...]
 
 
-Cell = str | Bar
+@dataclass(frozen=True, slots=True)
+class ProgressBar:
+    """Progress of an Export: offsets that are in the table, and those that are not."""
+
+    done: int
+    remaining: int
+
+    @property
+    def percent(self) -> int:
+        """Return the progress, 100 only if nothing remains."""
+        total = self.done + self.remaining
+        return 100 if not self.remaining else 100 * self.done // total
+
+
+Cell = str | Bar | ProgressBar
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +106,15 @@ class View:
     more_findings: int
     brokers: ViewTable
     topics: ViewTable
+    exports: ViewTable = ViewTable("exports", EXPORT_COLUMNS, ())
     partitions: tuple[ViewTable, ...] = ()
     pages: int = 1
 
     @property
     def tables(self) -> tuple[ViewTable, ...]:
         """Return the tables in print order."""
-        return (self.brokers, self.topics, *self.partitions)
+        exports = (self.exports,) if self.exports.rows else ()
+        return (self.brokers, self.topics, *exports, *self.partitions)
 
 
 def view(
@@ -133,6 +159,7 @@ def view(
         more_findings=max(0, len(found) - FINDINGS_SHOWN),
         brokers=broker_table(object_index),
         topics=topic_table(object_index, topic_page, query),
+        exports=export_table(object_index),
         partitions=tuple(partition_table(topic, offsets or {}) for topic in topics if topic.rows),
         pages=topic_page.pages,
     )
@@ -215,6 +242,56 @@ def _topic_cells(topic: TopicRows, line: TopicLine) -> tuple[str, ...]:
         "-" if remote_bytes is None else size_text(remote_bytes),
         figure(line.partitions),
     )
+
+
+def export_table(object_index: ObjectIndex) -> ViewTable:
+    """Return the table of Exports with the progress of each, those with problems first.
+
+    Figures are of the job's last query of the topic's end; their age says how old they are.
+    """
+    bodies = sorted(object_index.of_kind(EXPORT), key=lambda body: ready_of(body) == "True")
+    rows = []
+    # Bounded, so that a page fits on a screen.
+    for body in bodies[:EXPORTS_SHOWN]:
+        status = body["status"]
+        done, remaining = status.get("exportedOffsets"), status.get("lag")
+        per_gb = (status.get("cost") or {}).get("cpuSecondsPerGigabyte")
+        seconds = status.get("lagSeconds")
+        rows.append(
+            (
+                str(body["metadata"]["name"]),
+                ready_text(body),
+                "?" if remaining is None else figure(remaining),
+                "?" if seconds is None else time_text(seconds),
+                "?" if per_gb is None else f"{per_gb:,} s/GB",
+                _age(status.get("observedTime"), object_index.now),
+                "?" if done is None or remaining is None else ProgressBar(done, remaining),
+            )
+        )
+    if not rows:
+        return ViewTable("exports", EXPORT_COLUMNS, ())
+    # The note says what the figures mean, and where the rest is.
+    notes = ["LAG: offsets that the table lacked, AGE ago; COST: CPU time"]
+    hidden = len(bodies) - len(rows)
+    if hidden:
+        notes.append(f"{count(hidden, 'more export')}: kubectl get tmx")
+    return ViewTable("exports", EXPORT_COLUMNS, tuple(rows), notes=tuple(notes))
+
+
+def time_text(seconds: int) -> str:
+    """Return a length of time in the largest unit that gives two or more."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:,} {unit}"
+    return f"{seconds} s"
+
+
+def _age(observed: str | None, now: dt.datetime) -> str:
+    """Return the age of figures in minutes or more: statuses are written once a minute."""
+    if observed is None:
+        return "?"
+    seconds = int((now - dt.datetime.fromisoformat(observed)).total_seconds())
+    return "<2 min" if seconds < 120 else time_text(seconds)
 
 
 def shown_rows(topic: TopicRows) -> tuple[PartitionRow, ...]:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tidemark_cli.inspection.screens import plain_table, print_by_severity, print_verdict
 from tidemark_cli.top import pages
-from tidemark_cli.top.pages import Bar, Cell, View
+from tidemark_cli.top.pages import Bar, Cell, ProgressBar, View
 from tidemark_cli.top.ranges import Range, RangePlace, cells
 
 BAR_WIDTH = 40
@@ -22,6 +22,8 @@ GLYPHS = {
     RangePlace.LOCAL: "█",
     RangePlace.NOWHERE: "?",
 }
+#: Bar of an Export's progress.
+EXPORTED, REMAINING = "━", "╌"
 STYLES = {
     RangePlace.REMOTE: "cyan",
     RangePlace.BOTH: "green",
@@ -42,7 +44,7 @@ def print_frame(out: Console, view: View) -> None:
     for problem in view.problems:
         out.print(Text(f"! {problem}", "red"), soft_wrap=True)
     # A namespace without brokers has no headers without rows either.
-    for table in (view.brokers, view.topics):
+    for table in (view.brokers, view.topics, view.exports):
         if table.rows:
             out.print()
             out.print(_table(table))
@@ -72,7 +74,7 @@ def _table(shown: pages.ViewTable) -> Table:
     # Only the names of objects, lags and bars adapt to a narrow terminal.
     columns = [
         Column(name, justify="right" if name in pages.NUMERIC else "left")
-        if name in ("broker", "topic", "lag", "stored")
+        if name in ("broker", "topic", "export", "lag", "stored", "exported")
         else name
         for name in shown.columns
     ]
@@ -87,23 +89,37 @@ def _table(shown: pages.ViewTable) -> Table:
 class _Bar:
     """Bar that takes the width that the table's other columns leave."""
 
-    def __init__(self, spans: Sequence[Range]) -> None:
-        self._spans = spans
+    def __init__(self, cell: Bar | ProgressBar) -> None:
+        self._cell = cell
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield bar(self._spans, min(BAR_WIDTH, options.max_width))
+        yield cell_text(self._cell, min(BAR_WIDTH, options.max_width))
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement(BAR_WIDTH_MIN, min(BAR_WIDTH, options.max_width))
 
 
 def _renderable(cell: Cell) -> RenderableType:
-    return _Bar(cell.ranges) if isinstance(cell, Bar) and cell.ranges else cell_text(cell)
+    if isinstance(cell, ProgressBar) or (isinstance(cell, Bar) and cell.ranges):
+        return _Bar(cell)
+    return cell_text(cell)
 
 
 def cell_text(cell: Cell, bar_width: int = BAR_WIDTH) -> Text:
     """Return one cell; names and messages are not parsed as markup."""
+    if isinstance(cell, ProgressBar):
+        return progress_bar(cell, bar_width)
     return bar(cell.ranges, bar_width) if isinstance(cell, Bar) else Text(cell)
+
+
+def progress_bar(progress: ProgressBar, width: int = BAR_WIDTH) -> Text:
+    """Return a bar of the share that is exported, with the percentage behind it."""
+    # The bar is full only if nothing remains, as the percentage is 100 only then.
+    cells_of_bar = max(1, width - len(" 100 %"))
+    filled = cells_of_bar * progress.percent // 100
+    drawn = Text(EXPORTED * filled, "green")
+    drawn.append(REMAINING * (cells_of_bar - filled), "dim")
+    return drawn.append(f"{progress.percent:>4} %")
 
 
 def bar(spans: Sequence[Range], width: int = BAR_WIDTH) -> Text:

@@ -635,6 +635,17 @@ class ExportedTopics(ApiModel):
     """Failing topics, then those with the largest lag. At most 20."""
 
 
+class ExportCost(ApiModel):
+    """Cost of the current or last run."""
+
+    cpu_seconds: Count
+    """CPU time of all processes of the job, from the start of Spark on. Unset with executors."""
+    written_bytes: Count
+    """Bytes of the data files in the run's commits."""
+    cpu_seconds_per_gigabyte: Count | None = None
+    """CPU time for each 10^9 written bytes. Unset before the first commit."""
+
+
 class MaintenanceStatus(ApiModel):
     """Maintenance of the tables. Figures are of the last run."""
 
@@ -680,7 +691,17 @@ class ExportStatus(ApiModel):
     last_successful_time: Time | None = None
     """When the latest scheduled run succeeded."""
     lag: Count | None = None
-    """Number of offsets of the topic that are not in the table yet."""
+    """Number of offsets of the topic that were not in the table yet at observedTime."""
+    lag_seconds: Count | None = None
+    """Seconds from currentTime to observedTime. 0 if the table had all records, also of an idle
+    topic. Unset until the table has reached the end that the topic had when the first job started.
+    """
+    exported_offsets: Count | None = None
+    """Number of offsets from the topic's log start, when the job started, to the table's position.
+    With lag it is the progress of the table."""
+    observed_time: Time | None = None
+    """When the job last queried the topic's end. With spec.topics it is the least recent query."""
+    cost: ExportCost | None = None
     rows: Count | None = None
     """Number of rows in the table."""
     dead_letters: Count | None = None

@@ -183,12 +183,7 @@ class DeltaTable:
             merge_into(self.name, frame, self._layout, f"tidemark_job_{self._job}")
 
     def columns(self) -> StructType | None:
-        try:
-            if not self._session.catalog.tableExists(self.name):
-                return None
-        except PySparkException as error:
-            if _NO_TABLE not in str(error):
-                raise
+        if not table_exists(self._session, self.name):
             return None
         # Period columns belong to the partitioning, not to the schema of values.
         of_periods = PERIOD_COLUMNS.values()
@@ -292,3 +287,13 @@ class DeltaTable:
             for names in (_ROWS, _BYTES, _FILES, _DELETED)
         )
         return Written(rows=rows, bytes=size, files=files, deleted=deleted)
+
+
+def table_exists(session: SparkSession, name: str) -> bool:
+    """Return whether Spark knows a table; Delta's folders raise an error if there is none."""
+    try:
+        return session.catalog.tableExists(name)
+    except PySparkException as error:
+        if _NO_TABLE not in str(error):
+            raise
+        return False

@@ -67,8 +67,9 @@ class ExportProgress:
     """Progress after a commit or a query of the topic's end.
 
     ``lag``: offsets of the topic that the table does not contain. ``current_ms``: see
-    :class:`~tidemark_pipeline.export.freshness.Freshness`. ``deleted``: offsets that the job has
-    deleted from the topic.
+    :class:`Freshness`. ``deleted``: offsets that the job has deleted from the topic.
+    ``exported_offsets``: offsets from the log start, when the job started, to the table's position.
+    ``observed_ms``: Unix time just before the last query of the topic's end.
     """
 
     commits: int
@@ -78,6 +79,15 @@ class ExportProgress:
     counts: RowCounts
     current_ms: int | None
     deleted: int = 0
+    exported_offsets: int | None = None
+    observed_ms: int | None = None
+
+    @property
+    def lag_ms(self) -> int | None:
+        """Return the time from ``current_ms`` to the last query, None while unknown."""
+        if self.current_ms is None or self.observed_ms is None:
+            return None
+        return max(0, self.observed_ms - self.current_ms)
 
     @property
     def topics(self) -> TopicsReport | None:
@@ -283,6 +293,8 @@ class TopicBatches:
         self._freshness = Freshness()
         # End of each partition, at the last query.
         self._ends: Mapping[int, int] = {}
+        # Log start of each partition at the first query, from which the progress counts.
+        self._first_starts: dict[int, int] = {}
         # Guards the survey's connections and the progress: batches run in a thread of Spark,
         # queries of the topic's end in the job's own.
         self._lock = threading.Lock()
@@ -448,13 +460,20 @@ class TopicBatches:
     def _progress_after(self, commits: int, written: Written, exported: Exported) -> ExportProgress:
         """Query the topic's current ends and return the progress, with lag and freshness."""
         parts = self._current_parts(exported)
+        # The time before the query: later records may be missing from its answer.
+        now_ms = time.time_ns() // 1_000_000
         ends = {part.partition: end for part, end in self._survey.ends(parts).items()}
         self._ends = ends
         # A partition that the table does not contain counts as read up to its log start.
-        new = [part for part in parts if part.partition not in exported.offsets]
+        new = [
+            part
+            for part in parts
+            if part.partition not in exported.offsets or part.partition not in self._first_starts
+        ]
         starts = {part.partition: e.log_start for part, e in self._survey.extents(new).items()}
+        self._first_starts = {**starts, **self._first_starts}
         from_log_start = replace(exported, offsets={**starts, **exported.offsets})
-        self._freshness.observe(time.time_ns() // 1_000_000, ends, from_log_start.offsets)
+        self._freshness.observe(now_ms, ends, from_log_start.offsets)
         return ExportProgress(
             commits=commits,
             written=written,
@@ -463,6 +482,11 @@ class TopicBatches:
             counts=self._table.counts(),
             current_ms=self._freshness.current_ms,
             deleted=self._deleted,
+            exported_offsets=sum(
+                max(0, exported.offsets.get(partition, start) - start)
+                for partition, start in self._first_starts.items()
+            ),
+            observed_ms=now_ms,
         )
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemark.export_job import (
+    EXECUTORS_VARIABLE,
     ORDER_VARIABLE,
     SOURCE_JARS_VARIABLE,
     USERNAME_OPTION,
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of each batch and each end
     stop = _stop_on_signals()
     # The page starts before Spark, so that the operator can read the report while Spark starts.
-    status = JobStatus()
+    status = JobStatus(is_alone=EXECUTORS_VARIABLE not in os.environ)
     page = status.page()
     host, _, port = given.listen.rpartition(":")
     bound = page.start(host.strip("[]"), int(port))

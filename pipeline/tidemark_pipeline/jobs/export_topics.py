@@ -64,8 +64,11 @@ Explainer = Callable[[Exception], tuple[ExportJobPhase, str]]
 
 @dataclass(frozen=True, slots=True)
 class TopicsProgress:
-    """Progress of all topics of a job. ``current_ms``: of the least current table that does not
-    fail."""
+    """Progress of all topics of a job.
+
+    ``current_ms`` and ``observed_ms``: the earliest of the tables that do not fail. ``lag_ms``: the
+    largest.
+    """
 
     topics: TopicsReport
     commits: int
@@ -73,6 +76,9 @@ class TopicsProgress:
     lag: int | None
     counts: RowCounts
     current_ms: int | None
+    exported_offsets: int | None = None
+    observed_ms: int | None = None
+    lag_ms: int | None = None
 
 
 class _Topic:
@@ -318,14 +324,9 @@ class TopicsExport:
             commits, written = self._commits, self._written
             report = report_of([topic.state for topic in topics])
         found = [topic.progress for topic in topics if topic.progress is not None]
-        times = [
-            None if topic.progress is None else topic.progress.current_ms
-            for topic in topics
-            if not topic.state.reported_failure
-        ]
-        known = [ms for ms in times if ms is not None]
+        well = [topic.progress for topic in topics if not topic.state.reported_failure]
         # Topics that had no turn yet count as behind, in the report of topics.
-        is_unknown = not found and bool(times)
+        is_unknown = not found and bool(well)
         rows, letters = (
             sum(number or 0 for number in numbers)
             for numbers in (
@@ -339,8 +340,17 @@ class TopicsExport:
             written=written,
             lag=None if is_unknown else sum(progress.lag for progress in found),
             counts=RowCounts(rows, letters),
-            current_ms=None if len(known) < len(times) else min(known, default=None),
+            current_ms=_of_all(min, [None if p is None else p.current_ms for p in well]),
+            exported_offsets=sum(progress.exported_offsets or 0 for progress in found),
+            observed_ms=_of_all(min, [None if p is None else p.observed_ms for p in well]),
+            lag_ms=_of_all(max, [None if p is None else p.lag_ms for p in well]),
         )
+
+
+def _of_all(choose: Callable[[list[int]], int], times: list[int | None]) -> int | None:
+    """Return the chosen time; None if there is none, or one is unknown."""
+    known = [ms for ms in times if ms is not None]
+    return choose(known) if known and len(known) == len(times) else None
 
 
 def read_batch(session: SparkSession, options: Mapping[str, str], batch: BatchRange) -> DataFrame:

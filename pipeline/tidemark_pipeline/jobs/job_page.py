@@ -4,10 +4,12 @@ The operator and Prometheus read them from a page. The last report is written to
 threads write the state, and the page's threads read it.
 """
 
+import os
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -32,9 +34,14 @@ if TYPE_CHECKING:
 
 
 class JobStatus(Collector):
-    """Newest report and progress of the job, and a collector of its metrics."""
+    """Newest report and progress of the job, and a collector of its metrics.
 
-    def __init__(self) -> None:
+    ``is_alone``: the job has no executors, so that its CPU time is that of processes of this
+    machine.
+    """
+
+    def __init__(self, *, is_alone: bool = True) -> None:
+        self._is_alone, self._cpu_ms = is_alone, 0
         self._lock = threading.Lock()
         self._report = JobReport(phase=ExportJobPhase.STARTING)
         self._progress: ExportProgress | TopicsProgress | None = None
@@ -46,7 +53,10 @@ class JobStatus(Collector):
     def report(self) -> JobReport:
         """Report as of now."""
         with self._lock:
-            return self._report
+            # The CPU time is read only for a reader: all processes are looked at.
+            if self._progress is None:
+                return self._report
+            return replace(self._report, cpu_ms=self._cpu())
 
     def update(self, progress: "ExportProgress | TopicsProgress") -> None:
         """Store the export's progress, after the claim, a commit, or a query of the topic's end."""
@@ -64,9 +74,22 @@ class JobStatus(Collector):
                 commits=progress.commits,
                 committed_ms=now_ms if committed else before.committed_ms,
                 current_ms=progress.current_ms,
+                observed_ms=progress.observed_ms,
+                lag_ms=progress.lag_ms,
+                exported=progress.exported_offsets,
+                written_bytes=progress.written.bytes,
                 topics=progress.topics,
                 maintenance=before.maintenance,
             )
+
+    def _cpu(self) -> int | None:
+        """Return the CPU time of the job's processes, which never decreases.
+
+        The sum may do, because processes end while they are counted.
+        """
+        found = cpu_ms(os.getpid()) if self._is_alone else None
+        self._cpu_ms = max(self._cpu_ms, found or 0)
+        return None if found is None else self._cpu_ms
 
     def maintained(self, report: MaintenanceReport) -> None:
         """Store the state of the tables' maintenance."""
@@ -93,9 +116,12 @@ class JobStatus(Collector):
         """Yield the Prometheus metrics whose value is known."""
         # Read together, so that the metrics of one scrape belong to one state.
         with self._lock:
-            report, progress = self._report, self._progress
+            report, progress, cpu = self._report, self._progress, self._cpu()
         figures: dict[Row, float | None] = {
             export_table.LAG: report.lag,
+            export_table.LAG_SECONDS: _seconds(report.lag_ms),
+            export_table.EXPORTED: report.exported,
+            export_table.CPU: _seconds(cpu),
             export_table.CURRENT: _seconds(report.current_ms),
             export_table.LAST_COMMIT: _seconds(report.committed_ms),
             export_table.COMMITS: report.commits,
@@ -117,6 +143,32 @@ class JobStatus(Collector):
         for row, value in figures.items():
             if value is not None:
                 yield single(row, value)
+
+
+def cpu_ms(root: int) -> int | None:
+    """Return the CPU time of a process and its descendants; None if the system does not tell.
+
+    Those that have ended count with the parent that waited for them.
+    """
+    ticks: dict[int, int] = {}
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except OSError:  # It has ended.
+            continue
+        # Its parent, then user and system time: its own, and of children that it waited for.
+        number = int(path.parent.name)
+        children.setdefault(int(fields[1]), []).append(number)
+        ticks[number] = sum(map(int, fields[11:15]))
+    if root not in ticks:
+        return None
+    total, remaining = 0, [root]
+    while remaining:
+        number = remaining.pop()
+        total += ticks.get(number, 0)
+        remaining += children.get(number, ())
+    return total * 1000 // os.sysconf("SC_CLK_TCK")
 
 
 def _seconds(ms: int | None) -> float | None:

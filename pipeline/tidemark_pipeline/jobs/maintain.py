@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from tidemark.message_text import count
 from tidemark_pipeline.export import delta_maintenance, iceberg_maintenance
 from tidemark_pipeline.export.delta_maintenance import DeltaPropagation
-from tidemark_pipeline.export.export_progress import ExportError
+from tidemark_pipeline.export.export_progress import Exported, ExportError
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.iceberg_maintenance import IcebergPropagation
 from tidemark_pipeline.export.maintenance import (
@@ -66,6 +66,14 @@ _DELETION_BY_FORMAT: dict[Format, type[DeltaPropagation | IcebergPropagation]] =
     Format.ICEBERG: IcebergPropagation,
     Format.DELTA: DeltaPropagation,
 }
+
+
+def progress_of(session: SparkSession, kind: Format, name: str) -> Exported | None:
+    """Return the progress of an export's table, None if no export has written it.
+
+    Raises :class:`ExportError` if the table does not say.
+    """
+    return _DELETION_BY_FORMAT[kind](session, name).progress()
 
 
 def propagate(

@@ -1,8 +1,13 @@
-"""Figures of a topic's report, which :mod:`tidemark_pipeline.jobs.report` computes."""
+"""Figures of the reports on a topic and on a table.
 
+:mod:`tidemark_pipeline.jobs.report` computes them.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 PERIODS_MAX = 120
+PARTITIONS_SHOWN = 200
 _WIDTHS_MS = tuple(
     1000 * seconds for seconds in (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 7 * 24 * 3600)
 )
@@ -75,6 +80,65 @@ class ReportFigures:
             )
             missing[partition] = span - sum(share.rows for share in of_partition)
         return missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsOfPartition:
+    """Rows of a table that are of one partition of the topic; offsets are inclusive."""
+
+    partition: int
+    rows: int
+    first_offset: int
+    last_offset: int
+    last_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterSample:
+    """Dead letter, with the first bytes of its key and value, and the sizes of both."""
+
+    partition: int
+    offset: int
+    time_ms: int | None
+    key: bytes | None
+    key_bytes: int
+    value: bytes | None
+    value_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterCause:
+    """Dead letters with the same error. ``samples``: the newest ones."""
+
+    error: str
+    rows: int
+    first_ms: int | None
+    last_ms: int | None
+    samples: tuple[LetterSample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFigures:
+    """All figures of the report on a table.
+
+    ``topic``: of the table's export, "" if it is not known. ``committed_ms``: time of the newest
+    version. ``newest_ms``: latest timestamp of a record. ``positions``: first offset of each
+    partition that the table does not have. ``partitions``: at most PARTITIONS_SHOWN.
+    ``letters``: rows of the table of dead letters, None if there is none. ``causes``: the most
+    frequent ones.
+    """
+
+    table: str
+    topic: str
+    rows: int
+    committed_ms: int | None
+    newest_ms: int | None
+    positions: Mapping[int, int]
+    partitions: tuple[RowsOfPartition, ...]
+    width_ms: int
+    periods: tuple[ReportPeriod, ...]
+    letters: int | None = None
+    causes: tuple[LetterCause, ...] = ()
 
 
 def width_of(span_ms: int) -> int:

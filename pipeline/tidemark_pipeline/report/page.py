@@ -1,13 +1,23 @@
-"""The figures of a topic as one HTML file, without scripts and external resources."""
+"""The figures of a topic or a table as one HTML file, without scripts and external resources."""
 
 import datetime
 from collections.abc import Iterable, Sequence
 from html import escape
 
 from tidemark.message_text import count
-from tidemark_pipeline.report.figures import ReportFigures
+from tidemark_pipeline.report.figures import (
+    PARTITIONS_SHOWN,
+    LetterCause,
+    LetterSample,
+    ReportFigures,
+    ReportPeriod,
+    TableFigures,
+)
 
 _KEY_SHOWN = 48
+_VALUE_SHOWN = 200
+#: Most bytes of a character.
+_UTF8_BYTES_MAX = 4
 _STYLE = """
 :root{color-scheme:light dark;--bar:#3b82c4}
 body{font:14px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem}
@@ -22,14 +32,29 @@ Bars = Sequence[tuple[str, int]]
 
 def page(figures: ReportFigures, when: str) -> str:
     """Return the page. ``when``: the time of the figures, as text."""
-    title = f"Topic {figures.topic}"
+    content = _charts(figures) + _tables(figures)
+    return _html(f"Topic {figures.topic}", _summary(figures), when, content)
+
+
+def table_page(figures: TableFigures, now_ms: int) -> str:
+    """Return the page of a table. ``now_ms``: Unix time of the figures."""
+    content = _freshness(figures, now_ms)
+    if figures.periods:
+        content += _rows_chart(figures.periods, figures.width_ms)
+    content += _partitions(figures) + _dead_letters(figures)
+    topic = f" of topic {figures.topic}" if figures.topic else ""
+    summary = f"{count(figures.rows, 'row')}{topic}; {_letters_text(figures)}."
+    return _html(f"Table {figures.table}", summary, utc(now_ms), content)
+
+
+def _html(title: str, summary: str, when: str, content: str) -> str:
+    """Return a page. ``content``: HTML below the title and the summary."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>\n"
-        f"<h1>{escape(title)}</h1>\n<p>{escape(_summary(figures))}</p>\n"
-        f'<p class="note">As of {escape(when)}.</p>\n{_charts(figures)}{_tables(figures)}'
-        "</body></html>\n"
+        f"<h1>{escape(title)}</h1>\n<p>{escape(summary)}</p>\n"
+        f'<p class="note">As of {escape(when)}.</p>\n{content}</body></html>\n'
     )
 
 
@@ -50,17 +75,13 @@ def _charts(figures: ReportFigures) -> str:
     if not figures.periods:
         return ""
     width = duration(figures.width_ms)
-    between = f"{utc(figures.periods[0].start_ms)} to {utc(figures.periods[-1].start_ms)}"
-    rows = [(f"{utc(period.start_ms)}: {period.rows:,}", period.rows) for period in figures.periods]
+    between = _between(figures.periods)
     sizes = [
         (f"{utc(period.start_ms)}: {size(period.bytes)}", period.bytes)
         for period in figures.periods
     ]
-    # A period without a record has no visible bar, so the note counts them.
-    empty = sum(not period.rows for period in figures.periods)
-    note = f"{between}; {empty} of {len(rows)} periods have no record"
     return (
-        _chart(f"Records in each {width}", rows, note)
+        _rows_chart(figures.periods, figures.width_ms)
         + _chart(f"Bytes in each {width}", sizes, between)
         + _chart(
             "Records by size of key and value",
@@ -68,6 +89,19 @@ def _charts(figures: ReportFigures) -> str:
             ", ".join(f"up to {size(most)}: {rows:,}" for most, rows in figures.sizes),
         )
     )
+
+
+def _between(periods: Sequence[ReportPeriod]) -> str:
+    return f"{utc(periods[0].start_ms)} to {utc(periods[-1].start_ms)}"
+
+
+def _rows_chart(periods: Sequence[ReportPeriod], width_ms: int) -> str:
+    """Return the chart of records over time. ``width_ms``: of each period."""
+    rows = [(f"{utc(period.start_ms)}: {period.rows:,}", period.rows) for period in periods]
+    # A period without a record has no visible bar, so the note counts them.
+    empty = sum(not period.rows for period in periods)
+    note = f"{_between(periods)}; {empty} of {len(rows)} periods have no record"
+    return _chart(f"Records in each {duration(width_ms)}", rows, note)
 
 
 def _chart(title: str, bars: Bars, note: str) -> str:
@@ -141,13 +175,32 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) ->
 
 def shown(key: bytes) -> str:
     """Return a key as text if it is printable, else in hexadecimal; long keys are truncated."""
-    try:
-        text = key.decode()
-    except UnicodeDecodeError:
-        text = ""
+    return beginning(key, len(key), _KEY_SHOWN)
+
+
+def beginning(data: bytes | None, size_bytes: int, most: int) -> str:
+    """Return bytes as text of at most ``most`` characters, in hexadecimal if they are no text.
+
+    ``data``: the first ones of ``size_bytes`` bytes. Line breaks and tabs become spaces.
+    """
+    if data is None:
+        return "null"
+    text = " ".join(_decoded(data, is_cut=len(data) < size_bytes).split())
     if not text.isprintable() or not text:
-        text = f"0x{key.hex()}"
-    return text if len(text) <= _KEY_SHOWN else f"{text[:_KEY_SHOWN]}… ({len(key):,} bytes)"
+        text = f"0x{data.hex()}"
+    if len(text) <= most and len(data) == size_bytes:
+        return text
+    return f"{text[:most]}… ({size_bytes:,} bytes)"
+
+
+def _decoded(data: bytes, *, is_cut: bool) -> str:
+    """Return UTF-8 as text, otherwise "". A last character that was cut is left out."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        if is_cut and len(data) - error.start < _UTF8_BYTES_MAX:
+            return _decoded(data[: error.start], is_cut=False)
+        return ""
 
 
 def size(count: int) -> str:
@@ -170,6 +223,96 @@ def duration(width_ms: int) -> str:
 
 
 def utc(time_ms: int) -> str:
-    """Return a time as text in UTC."""
-    moment = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC)
+    """Return a time as text in UTC. Timestamps of records may be of any year."""
+    try:
+        moment = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms:,} ms, not in the years 1 to 9999"
     return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+# ------------------------------------------------------------ Tables
+
+
+def _letters_text(figures: TableFigures) -> str:
+    if figures.letters is None:
+        return "no table of dead letters"
+    return count(figures.letters, "dead letter")
+
+
+def _freshness(figures: TableFigures, now_ms: int) -> str:
+    """Return the times of the newest record and the newest version, and their ages."""
+    rows = [
+        (name, _time(ms), "-" if ms is None else _age(now_ms - ms))
+        for name, ms in (
+            ("newest record (its timestamp)", figures.newest_ms),
+            ("newest version of the table", figures.committed_ms),
+        )
+    ]
+    return _table("Freshness", ("", "time", "age"), rows)
+
+
+def _age(age_ms: int) -> str:
+    """Return the age of a time in the largest unit that gives two or more."""
+    if age_ms < 0:
+        return f"{_age(-age_ms)} in the future"
+    for unit, length_ms in (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000)):
+        if age_ms >= 2 * length_ms:
+            return f"{age_ms // length_ms:,} {unit}"
+    return f"{age_ms // 1000} s"
+
+
+def _partitions(figures: TableFigures) -> str:
+    """Return the table of the topic's partitions: rows, offsets, newest record and position."""
+    rows = [
+        (
+            str(item.partition),
+            f"{item.rows:,}",
+            f"{item.first_offset:,} to {item.last_offset:,}",
+            _time(item.last_ms),
+            _offset(figures.positions.get(item.partition)),
+        )
+        for item in figures.partitions
+    ]
+    title = "Rows by partition of the topic"
+    if len(rows) == PARTITIONS_SHOWN:
+        title += f", the first {PARTITIONS_SHOWN}"
+    columns = ("partition", "rows", "offsets", "newest record", "export continues at")
+    return _table(title, columns, rows)
+
+
+def _offset(offset: int | None) -> str:
+    return "-" if offset is None else f"{offset:,}"
+
+
+def _dead_letters(figures: TableFigures) -> str:
+    """Return the tables of dead letters: their causes, and samples of each."""
+    causes = [
+        (cause.error or "-", f"{cause.rows:,}", *(map(_time, (cause.first_ms, cause.last_ms))))
+        for cause in figures.causes
+    ]
+    others = (figures.letters or 0) - sum(cause.rows for cause in figures.causes)
+    if others:
+        causes.append(("other causes", f"{others:,}", "-", "-"))
+    return _table(
+        "Dead letters by cause", ("cause", "records", "earliest", "latest"), causes
+    ) + _table(
+        "The newest dead letters of each cause",
+        ("cause", "partition", "offset", "time", "key", "value"),
+        [_sample(cause, sample) for cause in figures.causes for sample in cause.samples],
+    )
+
+
+def _sample(cause: LetterCause, sample: LetterSample) -> tuple[str, ...]:
+    return (
+        cause.error or "-",
+        str(sample.partition),
+        f"{sample.offset:,}",
+        _time(sample.time_ms),
+        beginning(sample.key, sample.key_bytes, _KEY_SHOWN),
+        beginning(sample.value, sample.value_bytes, _VALUE_SHOWN),
+    )
+
+
+def _time(ms: int | None) -> str:
+    return "-" if ms is None else utc(ms)

@@ -148,6 +148,10 @@ EXPORT_STATUS = {
     "deadLetters": 1,
     "lastCommitTime": "2026-01-01T00:00:00Z",
     "currentTime": "2026-01-01T00:00:00Z",
+    "observedTime": "2026-01-01T00:00:03Z",
+    "lagSeconds": 3,
+    "exportedOffsets": 13,
+    "cost": {"cpuSeconds": 40, "writtenBytes": 900, "cpuSecondsPerGigabyte": 44_444_444},
     "conditions": [_condition(), _condition("Exporting")],
 }
 

@@ -12,12 +12,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidemark_cli.tier.sql import Views, failure
-from tidemark_pipeline.jobs.sql import StatementResult, make_view, run_statement
+from tidemark_pipeline.jobs.sql import StatementResult, make_view, run_statement, suggestions
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
 
 from small_tier import SmallTier
 
+from tests.integration.pipeline.lakes import new_lake
 from tests.integration.pipeline.marks import MARKS
 
 pytestmark = MARKS
@@ -101,7 +102,53 @@ def test_spark_errors_are_one_line(session: SparkSession, statement: str, expect
     assert message.startswith(expected)
     assert "\n" not in message
     # A missing table is explained by the topics that exist.
-    assert (f"topics: t, {NAME}" in message) == ("nosuch" in statement)
+    assert (f"Topics: t, {NAME}" in message) == ("nosuch" in statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "suggested"),
+    [
+        ("SELECT * FROM `orders_eu.v1`", f"Did you mean `{NAME}`?"),
+        ("SELECT * FROM order_eu", f"Did you mean `{NAME}`?"),
+        # Spark itself suggests columns.
+        (f"SELECT ofset FROM `{NAME}`", "Did you mean one of the following? [`offset`, "),
+        ("SELECT k.ofset FROM (SELECT struct(1 AS offset) AS k)", "Did you mean offset?"),
+        ("SELECT cuont(*) FROM range(1)", "Did you mean count"),
+    ],
+)
+def test_misspelt_names_have_suggestions(
+    session: SparkSession, tier: Path, statement: str, suggested: str
+) -> None:
+    make_view(session, NAME, {"path": str(tier)})
+    with pytest.raises(PySparkException) as error:
+        run_statement(session, statement, 1)
+    views = Views({"path": "p"}, (NAME,), (NAME, "clicks"))
+    message = failure(error.value, views, Path("spark.log"), session)
+    assert suggested in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("statement", "suggested"),
+    [
+        ("SELECT * FROM db.fligths", ["db.flights"]),
+        ("SELECT * FROM flights", ["db.flights"]),
+        ("SELECT * FROM bd.Flights", ["db.flights"]),
+        ("SELECT * FROM db.`2024-order`", ["db.`2024-orders`"]),
+        ("SELECT * FROM db.something", []),
+    ],
+)
+def test_misspelt_tables_have_suggestions(
+    session: SparkSession, tmp_path: Path, statement: str, suggested: list[str]
+) -> None:
+    own = session.newSession()
+    own.sql(f"USE {new_lake(own, {}, tmp_path).catalog}")
+    own.sql("CREATE NAMESPACE db")
+    for table in ("flights", "`2024-orders`"):
+        own.sql(f"CREATE TABLE db.{table} (id INT) USING iceberg")
+    with pytest.raises(PySparkException) as error:
+        run_statement(own, statement, 1)
+    assert suggestions(own, error.value, ()) == suggested
 
 
 @pytest.mark.full
@@ -131,7 +178,7 @@ def test_command_prints_one_line_and_no_stack_trace(tier: Path, tmp_path: Path) 
     expected = " ".join(done.stderr.split())
     assert (done.returncode, done.stdout) == (1, "")
     assert "error: [TABLE_OR_VIEW_NOT_FOUND]" in expected
-    assert expected.endswith(f"topics: {NAME}")
+    assert expected.endswith(f"Topics: {NAME}")
     assert "Exception" not in expected
 
 

@@ -127,6 +127,10 @@ WELL = ClusterSnapshot(
             lag=1200,
             rows=7_000_000,
             currentTime="2026-03-01T11:59:00Z",
+            observedTime="2026-03-01T11:59:40Z",
+            lagSeconds=40,
+            exportedOffsets=7_100_000,
+            cost={"cpuSeconds": 96, "writtenBytes": 2_133_000_000, "cpuSecondsPerGigabyte": 45},
         )
     ],
     deletions=[],

@@ -44,6 +44,7 @@ def test_views_are_topics_that_the_statement_names(tier: Path) -> None:
     ("arguments", "message"),
     [
         (["SELECT 1", "--topic", "nosuch"], "no topic 'nosuch' in"),
+        (["SELECT 1", "--topic", "oders-eu.v1"], "Did you mean Orders-EU.v1 or orders-eu.v1?"),
         (
             ["SELECT 1", "--topic", "orders-eu.v1", "--topic", "Orders-EU.v1"],
             "the same name in SQL",
@@ -91,5 +92,5 @@ def test_an_unknown_topic_is_reported_with_the_known_ones() -> None:
     names = [f"t{number}" for number in range(22)]
     views = Views({"path": "p"}, (), names)
     message = failure(Unknown("x"), views, Path("log"))
-    assert message.startswith("[TABLE_OR_VIEW_NOT_FOUND] `nosuch` cannot be found.; topics: t0, t1")
+    assert message.startswith("[TABLE_OR_VIEW_NOT_FOUND] `nosuch` cannot be found. Topics: t0, t1")
     assert message.endswith("t19 and 2 more")

@@ -7,10 +7,10 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
-from tests.unit.cli.top_objects import broker, cluster, condition, pieces, row, topic
+from tests.unit.cli.top_objects import broker, cluster, condition, export, pieces, row, topic
 from tidemark_cli.top.app import TopApp
 from tidemark_cli.top.broker_offsets import BrokerOffsets, PartitionQuery
-from tidemark_cli.top.object_index import BROKER, CLUSTER, SLICE, TOPIC
+from tidemark_cli.top.object_index import BROKER, CLUSTER, EXPORT, SLICE, TOPIC
 from tidemark_cli.top.query import Query
 from tidemark_cli.top.ranges import PartitionOffsets
 from tidemark_cli.top.reader import ObjectBatch
@@ -92,6 +92,8 @@ async def test_keys_select_pages_topics_and_filters(app: TopApp) -> None:
         assert text(app, "findings") == "topic/orders-3 R: no [b]leader[/]"
         assert cells(app, "brokers")[0][:3] == ["broker-1", "1", "True"]
         assert shown(app) == ["orders-0", "orders-1"]
+        # Without Exports there is no empty table of them.
+        assert not app.query_one("#exports").display
 
         # The offsets arrive after the objects, and with them the reader's problems.
         await until(pilot, lambda: "2:3" in cells(app, "partitions")[0])
@@ -117,3 +119,17 @@ async def test_keys_select_pages_topics_and_filters(app: TopApp) -> None:
         await until(pilot, lambda: "by remote" in text(app, "topics-note"))
         await pilot.press("escape", "q")
     assert app.return_value is None
+
+
+async def test_exports_show_their_progress() -> None:
+    exports = [export("orders-daily", lag=0, exportedOffsets=7, lagSeconds=0)]
+    batches = [ObjectBatch(CLUSTER, [cluster()]), ObjectBatch(EXPORT, exports)]
+    query = Query(sort="name", page_size=2)
+    app = TopApp([PreparedReader(*batches)], ask, interval_s=300, query=query, listener="")
+    async with app.run_test(size=(160, 40)) as pilot:
+        await until(pilot, lambda: bool(cells(app, "exports")))
+        assert app.query_one("#exports").display
+        assert cells(app, "exports") == [
+            ["orders-daily", "True", "0", "0 s", "?", "?", "━" * 34 + " 100 %"]
+        ]
+        assert "COST: CPU time" in text(app, "exports-note")

@@ -1,5 +1,6 @@
 """Frames of ``tidemark top``, made from objects and broker reports without any request."""
 
+import datetime as dt
 import io
 import re
 from collections import Counter
@@ -11,6 +12,7 @@ from tests.counted_calls import counted_calls, dearer
 from tests.unit.cli.top_objects import (
     broker,
     condition,
+    export,
     holding,
     many,
     piece,
@@ -21,11 +23,11 @@ from tests.unit.cli.top_objects import (
 )
 from tidemark.ids import id_text
 from tidemark_cli.top import broker_offsets, pages
-from tidemark_cli.top.object_index import BROKER, SLICE, TOPIC, ObjectIndex
+from tidemark_cli.top.object_index import BROKER, EXPORT, SLICE, TOPIC, ObjectIndex
 from tidemark_cli.top.page_html import page
 from tidemark_cli.top.query import SORTS, Query, select_page
 from tidemark_cli.top.ranges import PartitionOffsets
-from tidemark_cli.top.text import print_frame
+from tidemark_cli.top.text import print_frame, progress_bar
 
 DISABLING = {
     "state": "Disabling",
@@ -298,3 +300,87 @@ def test_only_shown_fields_of_a_topic_are_kept() -> None:
     (finding,) = held.findings()
     assert len(finding.message) == 1000
     assert stored.status["topicId"] == id_text(topic_id(0))
+
+
+# ---------------------------------------------------------------- Exports
+
+NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+
+
+def exporting(*exports: dict[str, object]) -> ObjectIndex:
+    object_index = holding([], [])
+    object_index.put_lease({}, NOW)
+    object_index.put(EXPORT, exports)
+    return object_index
+
+
+def test_an_export_has_a_bar_of_its_progress_and_its_lag() -> None:
+    busy = export(
+        "orders",
+        lag=1200,
+        exportedOffsets=3600,
+        lagSeconds=90,
+        observedTime="2026-03-01T11:59:30Z",
+        cost={"cpuSeconds": 90, "writtenBytes": 2_000_000_000, "cpuSecondsPerGigabyte": 45},
+    )
+    view = pages.view(exporting(busy), Query())
+    text = as_text(view)
+    (line,) = (line for line in text.splitlines() if line.startswith("orders"))
+    assert line.split()[:8] == ["orders", "True", "1,200", "90", "s", "45", "s/GB", "<2"]
+    assert line.rstrip().endswith("━" * 25 + "╌" * 9 + "  75 %")
+    assert "LAG: offsets that the table lacked, AGE ago" in text
+    assert '<progress max="100" value="75"></progress> 75 %' in page(view, "now")
+
+
+def test_unknown_figures_of_an_export_are_question_marks() -> None:
+    stopped = [condition("Ready", "False", "no image", "ImageMissing")]
+    old = export("old", lag=3, exportedOffsets=0, lagSeconds=0, observedTime="2026-03-01T07:00:00Z")
+    bare = {**export("bare"), "status": None}
+    bare["metadata"]["creationTimestamp"] = "2026-03-01T11:59:59Z"
+    object_index = exporting(old, export("new", conditions=stopped), bare)
+    rows = pages.export_table(object_index).rows
+    # Exports with a problem come first.
+    assert rows[0] == ("bare", "Unknown", *"?????")
+    assert rows[1] == ("new", "ImageMissing", *"?????")
+    assert rows[2] == ("old", "True", "3", "0 s", "?", "5 h", pages.ProgressBar(0, 3))
+    assert "exports" not in as_text(pages.view(holding([], []), Query()))
+
+
+def test_a_bar_is_full_only_if_nothing_remains() -> None:
+    bars = [
+        str(progress_bar(pages.ProgressBar(done, remaining), 16))
+        for done, remaining in ((10**9, 1), (5, 0), (0, 0), (0, 7))
+    ]
+    assert bars == [
+        *("━━━━━━━━━╌  99 %", "━━━━━━━━━━ 100 %", "━━━━━━━━━━ 100 %", "╌╌╌╌╌╌╌╌╌╌   0 %")
+    ]
+
+
+def test_many_exports_are_cut_and_fit_on_80_columns() -> None:
+    exports = [
+        export(f"export-{n:03}", lag=10**9, exportedOffsets=10**9, lagSeconds=10**6)
+        for n in range(200)
+    ]
+    view = pages.view(exporting(*exports), Query())
+    assert len(view.exports.rows) == pages.EXPORTS_SHOWN
+    assert "150 more exports: kubectl get tmx" in view.exports.notes
+    out = io.StringIO()
+    print_frame(Console(file=out, width=80), view)
+    lines = [line for line in out.getvalue().splitlines() if line.startswith("export-")]
+    assert len(lines) == pages.EXPORTS_SHOWN
+    assert all(line.rstrip().endswith("50 %") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (119, "119 s"),
+        (120, "2 min"),
+        (7199, "119 min"),
+        (7200, "2 h"),
+        (10**9, "11,574 d"),
+    ],
+)
+def test_lengths_of_time_have_one_unit(seconds: int, text: str) -> None:
+    assert pages.time_text(seconds) == text

@@ -70,6 +70,15 @@ def broker(node_id: int, **status: Any) -> dict[str, Any]:
     }
 
 
+def export(name: str, **status: Any) -> dict[str, Any]:
+    ready = status.pop("conditions", [condition("Ready", "True", "the job is running")])
+    return {
+        "metadata": {"name": name},
+        "spec": {"topicRef": {"name": "orders"}, "table": {"name": "lake.orders"}},
+        "status": {"conditions": ready, **status},
+    }
+
+
 def cluster() -> dict[str, Any]:
     ready = [condition("Ready", "True", "2 brokers live")]
     return {"metadata": {"name": "main"}, "status": {"conditions": ready}}

@@ -223,6 +223,41 @@ def test_current_time_never_decreases() -> None:
     assert found["currentTime"] == "2027-01-15T09:00:00Z"
 
 
+def test_lag_in_seconds_is_of_the_last_query_of_the_topics_end() -> None:
+    seen = running(lag=7, current_ms=NOW - MINUTE, observed_ms=NOW - 1, lag_ms=59_999, exported=93)
+    found = status_of(info(run=run()), job=seen)
+    assert (found["lagSeconds"], found["exportedOffsets"]) == (59, 93)
+    assert found["observedTime"] == "2027-01-15T08:59:59Z"
+    # A job that has just started continues with the time that the status has.
+    found = status_of(current(3), job=running(observed_ms=NOW))
+    assert found["lagSeconds"] == 180
+    # The clock of the job's node may be behind that of the last job.
+    found = status_of(current(3), job=running(observed_ms=NOW - 10 * MINUTE))
+    assert found["lagSeconds"] == 0
+    # Before the first end that was reached, the lag in seconds is not known.
+    assert "lagSeconds" not in status_of(info(run=run()), job=running(observed_ms=NOW))
+    # A job of an older version reports none of them.
+    assert "observedTime" not in status_of(current(3), job=running())
+
+
+def test_cost_is_that_of_the_present_run() -> None:
+    export = after(
+        info(run=run()),
+        job=running(observed_ms=NOW, cpu_ms=90_500, written_bytes=2_000_000_000),
+    )
+    cost = {"cpuSeconds": 90, "writtenBytes": 2_000_000_000, "cpuSecondsPerGigabyte": 45}
+    assert export.status["cost"] == cost
+    # It remains while no job reports.
+    assert status_of(export, job=STARTING)["cost"] == cost
+    # Without a commit there is no ratio, and a job with executors knows no CPU time.
+    begun = status_of(export, job=running(observed_ms=NOW, cpu_ms=999, written_bytes=0))
+    assert begun["cost"] == {"cpuSeconds": 0, "writtenBytes": 0}
+    assert "cost" not in status_of(export, job=running(observed_ms=NOW, written_bytes=5))
+    # An untrusted report cannot make a number that the API server refuses.
+    absurd = running(observed_ms=NOW, cpu_ms=253_402_300_799_999, written_bytes=1)
+    assert status_of(export, job=absurd)["cost"]["cpuSecondsPerGigabyte"] == 2**63 - 1
+
+
 def test_lagging_condition_has_hysteresis() -> None:
     export = after(current(16), job=running())
     # Lagging starts at 15 minutes and ends at half of that.
@@ -303,8 +338,19 @@ def test_moving_figures_are_written_once_a_minute() -> None:
     # Ten minutes with new figures every ten seconds.
     for second in range(0, 600, 10):
         now_ms = NOW + second * 1000
+        worst = (TopicReport(topic="t", table="lake.t", lag=second),)
         seen = running(
-            lag=second, rows=100 + second, commits=second, committed_ms=now_ms, current_ms=now_ms
+            lag=second,
+            rows=100 + second,
+            commits=second,
+            committed_ms=now_ms,
+            current_ms=now_ms,
+            observed_ms=now_ms,
+            lag_ms=second,
+            exported=second,
+            cpu_ms=second,
+            written_bytes=second,
+            topics=TopicsReport(total=1, behind=second % 2, worst=worst),
         )
         status = status_of(export, now_ms, job=seen)
         if pacer.should_write("x", export.status, status, now_ms=now_ms):

@@ -1,9 +1,18 @@
 """The job of an Export without Spark: verdict on its end, its reports, and its page."""
 
+import os
+import subprocess
+import sys
 import threading
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.unit.pipeline.small_tier import SmallTier
 from tidemark.export_job import (
     ORDER_VARIABLE,
     ExportJobPhase,
@@ -18,8 +27,10 @@ from tidemark_pipeline.export.export_progress import Exported, ExportError, Supe
 from tidemark_pipeline.export.table import RowCounts, Written
 from tidemark_pipeline.export.table_options import TableOptions
 from tidemark_pipeline.jobs import export_job
-from tidemark_pipeline.jobs.export import ExportProgress, Freshness
-from tidemark_pipeline.jobs.job_page import JobStatus
+from tidemark_pipeline.jobs.export import ExportProgress, Freshness, StartRules, TopicBatches
+from tidemark_pipeline.jobs.job_page import JobStatus, cpu_ms
+from tidemark_pipeline.read.topic_source import topic_options
+from tidemark_pipeline.read.topic_survey import Part, Survey
 from tidemark_pipeline.schemas.registry.client import RegistryDown, RegistryRefused
 
 TRACE = "[STREAM_FAILED] Query terminated\nTraceback:\n  File x\ntidemark_pipeline.{}: gone\n\tat y"
@@ -156,7 +167,13 @@ def test_table_options_are_read_from_json() -> None:
 
 def progress(commits: int, lag: int, current_ms: int | None = None) -> ExportProgress:
     written = Written(rows=10 * commits, bytes=100 * commits, letters=1)
-    return ExportProgress(commits, written, Exported("t"), lag, RowCounts(30, 4), current_ms)
+    counts = RowCounts(30, 4)
+    observed_ms = None if current_ms is None else current_ms + 2500
+    return ExportProgress(
+        *(commits, written, Exported("t"), lag, counts, current_ms),
+        exported_offsets=40,
+        observed_ms=observed_ms,
+    )
 
 
 def shown(page: HttpPage, path: str) -> str:
@@ -177,16 +194,44 @@ def test_the_page_shows_the_jobs_progress() -> None:
     assert "tidemark_export_lag_offsets 1.0" in metrics
     assert "tidemark_export_written_rows_total 20.0" in metrics
     assert "tidemark_export_current_timestamp_seconds 1.7e+09" in metrics
+    assert "tidemark_export_lag_seconds 2.5" in metrics
+    assert "tidemark_export_exported_offsets 40.0" in metrics
+    assert "tidemark_export_cpu_seconds_total" in metrics
+    assert job_page.report.cpu_ms is not None
+    assert (job_page.report.written_bytes, job_page.report.lag_ms) == (200, 2500)
     committed_ms = job_page.report.committed_ms
     job_page.update(progress(2, 9))  # The lag was measured, and nothing was committed.
     assert job_page.report.committed_ms == committed_ms
     job_page.end(ExportJobPhase.FAILED, "why")
-    assert JobReport.of_json(job_page.report.to_json()) == job_page.report
+    last = job_page.report
+    assert JobReport.of_json(last.to_json()) == last
     assert (job_page.report.phase, job_page.report.message, job_page.report.lag) == (
         ExportJobPhase.FAILED,
         "why",
         9,
     )
+
+
+_BUSY = "import time\nwhile time.process_time() < 0.3: pass"
+
+
+def test_cpu_time_includes_processes_that_have_ended() -> None:
+    before_ms = cpu_ms(os.getpid())
+    assert before_ms is not None
+    nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_BUSY!r}])"
+    subprocess.run([sys.executable, "-c", nested], check=True)
+    after_ms = cpu_ms(os.getpid())
+    assert after_ms is not None
+    # Both times are rounded to ticks.
+    assert after_ms - before_ms >= 250
+    assert cpu_ms(2**30) is None
+
+
+def test_a_job_with_executors_reports_no_cpu_time() -> None:
+    status = JobStatus(is_alone=False)
+    status.update(progress(1, 0))
+    assert status.report.cpu_ms is None
+    assert "tidemark_export_cpu_seconds_total" not in shown(status.page(), "/metrics")
 
 
 # ---------------------------------------------------------------- freshness
@@ -214,3 +259,65 @@ def test_an_idle_topic_is_current_at_each_check() -> None:
         assert fresh.current_ms == now_ms
     fresh.observe(300, {0: 10, 1: 1}, {0: 10})  # The topic has another partition.
     assert fresh.current_ms == 200
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class _LateAnswer(Survey):
+    """Survey whose answer takes a while to arrive; later records are not part of it."""
+
+    answered_ms = 0
+
+    def ends(self, parts: Sequence[Part]) -> dict[Part, int]:
+        found = super().ends(parts)
+        self.answered_ms = _now_ms()
+        while _now_ms() == self.answered_ms:
+            pass
+        return found
+
+
+class _Counted:
+    """Table of which only the number of rows is needed."""
+
+    def counts(self) -> RowCounts:
+        return RowCounts(30)
+
+
+def batches_at(tier: SmallTier, offsets: dict[int, int]) -> tuple[TopicBatches, _LateAnswer]:
+    read = topic_options({"topic": "t", "path": str(tier.path)}, streaming=True)
+    survey, table = _LateAnswer(read), _Counted()
+    claimed, rules = Exported("t", str(tier.topic_id), offsets), StartRules(read, "t")
+    target: Any = table
+    return TopicBatches(target, claimed, survey, rules, None, len, len), survey
+
+
+def test_the_time_of_the_tables_contents_is_before_the_query_of_the_end(tmp_path: Path) -> None:
+    """A record that is written while the answer arrives may be missing from the table."""
+    tier = SmallTier(tmp_path, uuid.uuid4())
+    tier.copy([b"v"] * 10)
+    batches, survey = batches_at(tier, {0: 10})
+    assert batches.progress.current_ms is not None
+    assert batches.progress.current_ms <= survey.answered_ms
+    assert batches.progress.lag_ms == 0
+
+
+def test_progress_counts_from_the_log_start_to_the_position_of_the_table(tmp_path: Path) -> None:
+    tier = SmallTier(tmp_path, uuid.uuid4())
+    tier.copy([b"v"] * 10)
+    behind, _ = batches_at(tier, {0: 4})
+    assert (behind.progress.exported_offsets, behind.progress.lag) == (4, 6)
+    assert behind.progress.lag_ms is None
+    new, _ = batches_at(tier, {})
+    assert (new.progress.exported_offsets, new.progress.lag) == (0, 10)
+    # An idle topic is observed again and again, and the table lacks nothing.
+    idle, survey = batches_at(tier, {0: 10})
+    before_ms = idle.progress.observed_ms
+    while _now_ms() == survey.answered_ms:
+        pass
+    assert not idle.observe_end()
+    assert (idle.progress.exported_offsets, idle.progress.lag, idle.progress.lag_ms) == (10, 0, 0)
+    assert before_ms is not None
+    assert idle.progress.observed_ms is not None
+    assert idle.progress.observed_ms > before_ms

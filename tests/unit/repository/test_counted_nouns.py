@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.message_text import clause, count, names, numbered, numbers, them
+from tidemark.message_text import (
+    clause,
+    closest,
+    count,
+    did_you_mean,
+    names,
+    numbered,
+    numbers,
+    them,
+)
 
 ROOT = Path(__file__).parents[3]
 ROOMS = ("cli", "operator", "pipeline")
@@ -97,3 +106,15 @@ def test_nouns_and_verbs_agree_with_their_number() -> None:
 @pytest.mark.parametrize("text", ["not found.", "not found", "not found. "])
 def test_a_foreign_text_ends_without_a_full_stop(text: str) -> None:
     assert clause(text) == "not found"
+
+
+def test_a_misspelt_name_has_the_most_similar_ones_first() -> None:
+    known = ["orders", "ORDERS", "orders-eu", "clicks", "order_items", "or" * 120]
+    assert closest("ordres", known) == ["orders", "ORDERS", "orders-eu"]
+    assert closest("CLICK", known) == ["clicks"]
+    assert closest("payments", known) == []
+    assert closest("orders", []) == []
+    # A name cannot control the terminal.
+    assert closest("orders", ["order\x1b"]) == []
+    assert did_you_mean(["a", "b"]) == " Did you mean a or b?"
+    assert did_you_mean([]) == ""

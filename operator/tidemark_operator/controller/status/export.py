@@ -9,6 +9,7 @@ which are written at most once a minute, and are in no message.
 import dataclasses
 from collections.abc import Mapping
 
+from tidemark.configuration.values import INT64_MAX
 from tidemark.export_job import (
     MAINTENANCE_CHARS_MAX,
     JobReport,
@@ -73,7 +74,10 @@ def export_status(
         status.pop(name, None)
     status |= {name: value for name, value in _fields(export).items() if value}
     if view.job.report is not None:
-        found = _figures(view.job.report).items()
+        # A job with executors reports no cost, and that of an earlier run is not its own.
+        if view.job.report.observed_ms is not None:
+            status.pop("cost", None)
+        found = _figures(view.job.report, export.current_ms).items()
         status |= {name: value for name, value in found if value is not None}
     upkeep = _maintenance(export, view.job.report)
     if upkeep is not None:
@@ -115,14 +119,38 @@ def _run(run: ExportRunRecord) -> dict[str, object]:
     return found
 
 
-def _figures(report: JobReport) -> dict[str, object]:
+def _figures(report: JobReport, current_ms: int | None) -> dict[str, object]:
+    """Return the figures of a report. ``current_ms``: the table's, maybe of an earlier report."""
+    lag_ms = report.lag_ms
+    # A job that has just started does not know up to which time the table is complete.
+    if lag_ms is None and report.observed_ms is not None and current_ms is not None:
+        lag_ms = max(0, report.observed_ms - current_ms)
     return {
         "lag": report.lag,
+        "lagSeconds": None if lag_ms is None else lag_ms // 1000,
+        "exportedOffsets": report.exported,
+        "observedTime": _time(report.observed_ms),
+        "cost": _cost(report),
         "rows": report.rows,
         "deadLetters": report.letters,
         "lastCommitTime": _time(report.committed_ms),
         "topics": report.topics and _topics(report.topics),
     }
+
+
+def _cost(report: JobReport) -> dict[str, object] | None:
+    """Return the CPU time of the run and of each GB that it wrote; None while unknown."""
+    if report.cpu_ms is None or report.written_bytes is None:
+        return None
+    found: dict[str, object] = {
+        "cpuSeconds": report.cpu_ms // 1000,
+        "writtenBytes": report.written_bytes,
+    }
+    if report.written_bytes:
+        # ms per byte times 10**6 is seconds per GB.
+        per_gb = report.cpu_ms * 10**6 // report.written_bytes
+        found["cpuSecondsPerGigabyte"] = min(per_gb, INT64_MAX)
+    return found
 
 
 def _topics(topics: TopicsReport) -> dict[str, object]:

@@ -29,6 +29,12 @@ _FIGURES = frozenset(
         ("deadLetters",),
         ("lastCommitTime",),
         ("currentTime",),
+        ("observedTime",),
+        ("lagSeconds",),
+        ("exportedOffsets",),
+        ("cost",),
+        ("topics", "behind"),
+        ("topics", "worst"),
     }
 )
 
