@@ -73,7 +73,6 @@ def report(
     console.print(f"{count(report_figures.rows, 'record')}: {output}", markup=False)
 
 
-@app.command()
 @option_groups
 def report_table(
     *,
@@ -143,6 +142,7 @@ def _write(output: Path, page: str) -> None:
         fail(f"the page cannot be written: {error}")
 
 
+app.command()(report_table)
 app.command()(sql)
 
 
