@@ -79,11 +79,9 @@ def local_session(
         # SQL statements contain names that records brought. With substitution, Spark would replace
         # one like ${env:NAME} by that environment variable, which may be a secret.
         conf.set("spark.sql.variable.substitute", "false")
-        java = [UNCHECKED_ARROW, conf.get(_JAVA_OPTIONS, ""), SHORT_JOB if short else ""]
-        conf.set(_JAVA_OPTIONS, " ".join(filter(None, java)))
-        if master is not None:
-            java = [UNCHECKED_ARROW, conf.get(_EXECUTOR_JAVA_OPTIONS, "")]
-            conf.set(_EXECUTOR_JAVA_OPTIONS, " ".join(filter(None, java)))
+        for option in (_JAVA_OPTIONS, *([] if master is None else [_EXECUTOR_JAVA_OPTIONS])):
+            java = [UNCHECKED_ARROW, conf.get(option, ""), SHORT_JOB if short else ""]
+            conf.set(option, " ".join(filter(None, java)))
         if _has_columnar_jar(conf):
             conf.set(_EXTENSIONS, ",".join(filter(None, [conf.get(_EXTENSIONS, ""), _COLUMNAR])))
         gateway = None

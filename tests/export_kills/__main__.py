@@ -2,9 +2,9 @@
 
 Each run of an export is killed with SIGKILL, with its process group, at a step of a commit or at
 any time; the next run continues with the same table. With ``--executors`` runs are on a cluster of
-two workers, and others lose their executors at each step and continue. Then one run is suspended
-while another job takes over. The final table is compared with the records, by count and digest. The
-last line has the figures.
+two workers. Others lose their executors at each step, by SIGKILL and by the drain of their nodes,
+and continue. Then one run is suspended while another job takes over. The final table is compared
+with the records, by count and digest. The last line has the figures.
 """
 
 import argparse
@@ -24,12 +24,12 @@ from pathlib import Path
 from tests.export_kills.job import SUPERSEDED
 from tests.export_kills.records import batch, digest, expected
 from tests.export_kills.steps import (
-    EXECUTORS,
-    KILLED,
     NO_STEP,
     STANDING_STILL,
+    STRUCK,
     ExportStep,
     StepKind,
+    StruckPart,
     steps,
 )
 from tests.spark_cluster import SparkCluster, spark_cluster
@@ -41,6 +41,7 @@ from small_tier import SmallTier
 #: Enough for three commits of a run.
 _GROWTH = 60
 _RUN_S = 600.0
+_LOG_CHARS = 4000
 _ROOT = Path(__file__).parents[2]
 
 
@@ -54,6 +55,8 @@ class Loop:
         self.cluster = cluster
         self.tier = SmallTier(folder / "tier", uuid.uuid4())
         self.warehouse = folder / "warehouse"
+        #: Standard error of the last run.
+        self.log = folder / "run.log"
         self.chance = chance
         self.ended: Counter[str] = Counter()
         self.slowest_s = 0.0
@@ -63,19 +66,26 @@ class Loop:
         start = self.tier.loaded.head.next_copy_offset
         self.tier.copy([b""] * _GROWTH, batches=[batch(start, _GROWTH)])
 
-    def start(self, step: str, victim: str = "") -> "subprocess.Popen[str]":
-        on_cluster = [self.cluster.master, victim] if self.cluster is not None else []
-        return subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.export_kills.job", self.kind.value),
-                *(str(self.tier.path), str(self.warehouse), step, *on_cluster),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            cwd=_ROOT,
-            start_new_session=True,
-        )
+    def start(self, step: str, victim: StruckPart | None = None) -> "subprocess.Popen[str]":
+        on_cluster = [] if self.cluster is None else [self.cluster.master]
+        if victim is not None:
+            on_cluster.append(victim.name)
+        with self.log.open("wb") as log:
+            return subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "tests.export_kills.job", self.kind.value),
+                    *(str(self.tier.path), str(self.warehouse), step, *on_cluster),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=_ROOT,
+                start_new_session=True,
+            )
+
+    def failure(self, text: str) -> SystemExit:
+        """Return an error with the end of the last run's log."""
+        return SystemExit(f"{text}\n{self.log.read_text('utf-8', 'replace')[-_LOG_CHARS:]}")
 
     def kill_at(self, step: ExportStep) -> None:
         self.grow()
@@ -96,19 +106,22 @@ class Loop:
         self.ended[f"killed {step.value}" if killed else "done before it was killed"] += 1
         # A step that was not reached would test nothing.
         if not killed and step is not ExportStep.ANY_TIME:
-            raise SystemExit(f"the run was to be killed {step.value}, and ended: {run.returncode}")
-
-    def kill_executors_at(self, step: ExportStep) -> None:
-        """A run whose executors are killed continues, and ends well."""
-        self.grow()
-        run = self.start(step.value, EXECUTORS)
-        output, _ = run.communicate(timeout=_RUN_S)
-        found = [line for line in output.splitlines() if line.startswith(KILLED)]
-        if run.returncode or not found or found[0] == f"{KILLED} 0":
-            raise SystemExit(
-                f"the run was to lose executors {step.value}: {run.returncode} {found}"
+            raise self.failure(
+                f"the run was to be killed {step.value}, and ended: {run.returncode}"
             )
-        self.ended[f"lost executors {step.value}"] += 1
+
+    def strike_executors_at(self, step: ExportStep, victim: StruckPart) -> None:
+        """Run an export that loses its executors; it has to continue and to end well."""
+        self.grow()
+        run = self.start(step.value, victim)
+        output, _ = run.communicate(timeout=_RUN_S)
+        found = [line for line in output.splitlines() if line.startswith(STRUCK)]
+        if run.returncode or not found or found[0] == f"{STRUCK} 0":
+            raise self.failure(
+                f"the run whose {victim.value} {step.value} did not continue: {run.returncode} "
+                f"{found}"
+            )
+        self.ended[f"{victim.value} {step.value}"] += 1
 
     def overtake(self) -> None:
         self.grow()
@@ -117,13 +130,13 @@ class Loop:
         try:
             assert first.stdout is not None
             if first.stdout.readline().strip() != STANDING_STILL:
-                raise SystemExit("the run that was to be suspended has ended")
+                raise self.failure("the run that was to be suspended has ended")
             self.finish()
             os.kill(first.pid, signal.SIGCONT)
             # The older job has to notice that the table has continued without it, and must not
             # commit.
             if first.wait(_RUN_S) != SUPERSEDED:
-                raise SystemExit(f"the older job did not notice: {first.returncode}")
+                raise self.failure(f"the older job did not notice: {first.returncode}")
             self.ended[ExportStep.OVERTAKEN.value] += 1
         finally:
             if first.poll() is None:
@@ -135,13 +148,13 @@ class Loop:
         run = self.start(NO_STEP)
         output, _ = run.communicate(timeout=_RUN_S)
         if run.returncode:
-            raise SystemExit(f"a run that was not killed has failed: {run.returncode}")
+            raise self.failure(f"a run that was not killed has failed: {run.returncode}")
         found = json.loads(output.splitlines()[-1])
         end = self.tier.loaded.head.next_copy_offset
         known = expected(end, self.kind.mode)
         # Count and digest over all rows: nothing lost, nothing twice, nothing changed.
         if found != {"rows": len(known), "digest": digest(known)}:
-            raise SystemExit(f"the table is not the topic: {found}, and {len(known)} records")
+            raise self.failure(f"the table is not the topic: {found}, and {len(known)} records")
         return len(known)
 
 
@@ -152,7 +165,9 @@ def main() -> None:
     names = [kind.value for kind in StepKind]
     parser.add_argument("--table", choices=[*names, "all"], default=names[0])
     parser.add_argument(
-        "--executors", action="store_true", help="on two workers, whose executors are killed, too"
+        "--executors",
+        action="store_true",
+        help="on two workers, whose executors are killed and drained, too",
     )
     given = parser.parse_args()
     for name in names if given.table == "all" else [given.table]:
@@ -175,8 +190,9 @@ def run(kind: StepKind, rounds: int, *, on_cluster: bool) -> None:
                     f"{kind.value}, round {number + 1} of {rounds}: killed {step.value}", flush=True
                 )
                 if cluster is not None and step is not ExportStep.ANY_TIME:
-                    loop.kill_executors_at(step)
-                    print(f"{kind.value}: its executors were killed {step.value}", flush=True)
+                    for victim in StruckPart:
+                        loop.strike_executors_at(step, victim)
+                        print(f"{kind.value}: its {victim.value} {step.value}", flush=True)
             print(f"{kind.value}, round {number + 1} of {rounds}: {loop.finish()} rows", flush=True)
         loop.overtake()
         rows = loop.finish()

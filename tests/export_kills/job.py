@@ -3,7 +3,8 @@ step:
 
 ``python -m tests.export_kills.job TABLE TIER WAREHOUSE STEP [MASTER VICTIM]``.
 
-With the master of a cluster the victims are the run itself, or its executors while it continues.
+With the master of a cluster the victims are the run itself, or its executors while it continues
+(:class:`~tests.export_kills.steps.StruckPart`).
 
 The last run checks nothing itself: it prints the table's contents as JSON.
 """
@@ -22,12 +23,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.export_kills.records import digest
 from tests.export_kills.steps import (
-    EXECUTORS,
-    KILLED,
     NO_STEP,
     STANDING_STILL,
+    STRUCK,
     ExportStep,
     StepKind,
+    StruckPart,
 )
 from tests.spark_cluster import executors_of
 from tests.table_jars import settings as settings_of
@@ -49,6 +50,8 @@ _COMMIT = 2
 _ATTEMPTS = 5
 _NOT_STARTED = "Python worker failed to connect back"
 _PARQUET_END = b"PAR1"
+#: Time in which drained executors have to end.
+_DRAIN_S = 120.0
 
 
 def kill_all() -> None:
@@ -56,12 +59,20 @@ def kill_all() -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def kill_executors(application: str) -> None:
-    """Kill all executors of this run, which continues."""
-    killed = executors_of(application)
-    for pid in killed:
-        os.kill(pid, signal.SIGKILL)
-    print(f"{KILLED} {len(killed)}", flush=True)
+def strike_executors(application: str, victim: StruckPart) -> None:
+    """Kill or drain all executors of this run, which continues."""
+    found = executors_of(application)
+    # Spark's image sends this signal before Kubernetes ends a pod.
+    number = signal.SIGPWR if victim is StruckPart.NODES else signal.SIGKILL
+    for pid in found:
+        os.kill(pid, number)
+    print(f"{STRUCK} {len(found)}", flush=True)
+    # A drained node leaves the cluster, so the commit continues on other executors.
+    deadline_s = time.monotonic() + _DRAIN_S
+    while set(found) & set(executors_of(application)):
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"an executor did not end in {_DRAIN_S:.0f} s")
+        time.sleep(0.05)
 
 
 class Doomed:
@@ -69,8 +80,8 @@ class Doomed:
 
     step = ExportStep.NONE
     warehouse = Path()
-    #: Application whose executors are killed; none: the run itself.
-    application = ""
+    #: Application whose executors are struck; none: the run itself is killed.
+    application, victim = "", StruckPart.EXECUTORS
     _commits = 0
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
@@ -105,7 +116,7 @@ class Doomed:
 
     def _kill(self) -> None:
         if self.application:
-            kill_executors(self.application)
+            strike_executors(self.application, self.victim)
         else:
             kill_all()
 
@@ -150,10 +161,11 @@ def main(
         "export kills", cores=1, master=master or None, short=True, settings=settings
     ) as session:
         options = {"topic": "t", "path": tier, "maxOffsetsPerTrigger": "20"}
-        application = session.sparkContext.applicationId if victim == EXECUTORS else ""
+        application = session.sparkContext.applicationId if victim else ""
         # Another attempt only for Spark's own start problem.
         for _ in range(_ATTEMPTS):
-            table = table_of(session, kind, warehouse, step, application)
+            struck = {"application": application, "victim": StruckPart[victim]} if victim else {}
+            table = table_of(session, kind, warehouse, step, struck)
             try:
                 export(session, options, table)
                 break
@@ -170,12 +182,12 @@ def main(
 
 
 def table_of(
-    session: SparkSession, kind: StepKind, warehouse: str, step: str, application: str
+    session: SparkSession, kind: StepKind, warehouse: str, step: str, struck: dict[str, Any]
 ) -> Any:
     """Doomed, where a step says so."""
     own: Any = IcebergTable if kind.format is Format.ICEBERG else DeltaTable
     if step != NO_STEP:
-        doom = {"step": ExportStep(step), "warehouse": Path(warehouse), "application": application}
+        doom = {"step": ExportStep(step), "warehouse": Path(warehouse), **struck}
         own = type("DoomedAt", (Doomed, own), doom)
     is_delta = kind.format is Format.DELTA
     name = delta_name(warehouse, TABLE) if is_delta else f"lake.{TABLE}"

@@ -8,9 +8,19 @@ from tidemark_pipeline.export.formats import Format
 NO_STEP = "-"
 #: Printed by a run before it stops itself.
 STANDING_STILL = "suspended"
-#: Victim other than the run itself, and what a run prints with their number.
-EXECUTORS = "executors"
-KILLED = "killed executors:"
+#: Printed by a run with the number of executors that received a signal.
+STRUCK = "executors struck:"
+
+
+class StruckPart(Enum):
+    """Executors of a run, which continues without them.
+
+    ``EXECUTORS`` are killed with SIGKILL. ``NODES`` are drained: executors receive the signal that
+    a deleted pod gets first, and end by themselves.
+    """
+
+    EXECUTORS = "executors were killed"
+    NODES = "nodes were drained"
 
 
 class StepKind(Enum):
