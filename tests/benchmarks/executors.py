@@ -11,6 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.benchmarks.results import Results
+from tests.benchmarks.sides import OURS
 from tests.spark_cluster import SparkWorker, spark_cluster
 from tidemark.records.builder import Record, build_batch
 from tidemark_pipeline.session import local_session
@@ -42,8 +44,12 @@ def main() -> None:
         for _ in range(segments):
             _copy(tier)
         # The same work by one executor, and then by two.
-        (alone,) = _work(tier, segments, folder, 1)
-        shared = _work(tier, segments, folder, 2)
+        results = Results(
+            benchmark="executors", rounds=READS, setting={"megabytes": given.megabytes}
+        )
+        (alone,) = _work(tier, segments, folder, 1, results)
+        shared = _work(tier, segments, folder, 2, results)
+        results.write()
     figures = " and ".join(f"{cpu_s:.2f} ({cpu_s / alone:.0%} of it)" for cpu_s in shared)
     print(
         f"bench-executors: {segments * SEGMENT_RECORDS:,} records of 1 KB: one executor "
@@ -70,8 +76,11 @@ def _copy(tier: SmallTier) -> None:
     tier.copy([b""] * SEGMENT_RECORDS, batches=batches)
 
 
-def _work(tier: SmallTier, segments: int, folder: Path, workers: int) -> list[float]:
-    """Return the median CPU-seconds of each worker for a read of the tier."""
+def _work(
+    tier: SmallTier, segments: int, folder: Path, workers: int, results: Results
+) -> list[float]:
+    """Return the median CPU-seconds of each worker for a read of the tier, and add all reads to the
+    results."""
     place = folder / f"cluster-{workers}"
     place.mkdir()
     # Each segment is a task.
@@ -94,6 +103,9 @@ def _work(tier: SmallTier, segments: int, folder: Path, workers: int) -> list[fl
             # The first reads are not counted, because the JVMs compile in them.
             if number >= WARM_UPS:
                 reads.append(_difference(cluster.workers, before))
+    for number, read in enumerate(reads, 1):
+        for worker, cpu_s in enumerate(read, 1):
+            results.add(f"executor {worker} of {workers}", OURS, number, {"CPU-s": cpu_s})
     return [statistics.median(worker) for worker in zip(*reads, strict=True)]
 
 

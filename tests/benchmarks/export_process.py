@@ -27,12 +27,23 @@ _CATALOG = "lake"
 
 
 class Exporter:
-    """The process, seen by who starts it. ``folder``: for its log and the tables."""
+    """The process, seen by who starts it. ``folder``: for its log and the tables. ``settings``: of
+    its session."""
 
     def __init__(
-        self, options: Mapping[str, str], folder: Path, every_s: float | None = None
+        self,
+        options: Mapping[str, str],
+        folder: Path,
+        every_s: float | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
-        wanted = {"options": dict(options), "folder": str(folder), "every_s": every_s}
+        # The process receives its work as one argument.
+        wanted = {
+            "options": dict(options),
+            "folder": str(folder),
+            "every_s": every_s,
+            "settings": dict(settings or {}),
+        }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.benchmarks.export_process", json.dumps(wanted)],
             stdin=subprocess.PIPE,
@@ -81,6 +92,11 @@ def main() -> None:
     wanted = json.loads(sys.argv[1])
     folder = Path(wanted["folder"])
     settings = settings_of(Format.ICEBERG)
+    # Both name jars.
+    named = [
+        found["spark.jars"] for found in (settings, wanted["settings"]) if "spark.jars" in found
+    ]
+    settings |= wanted["settings"] | {"spark.jars": ",".join(named)}
     settings |= catalog_settings(_CATALOG, {"type": "hadoop", "warehouse": str(folder / "lake")})
     with local_session("exports", log=folder / "spark.log", settings=settings) as session:
         # Continuous: standard input ends when the parent wants the export to stop.

@@ -1,14 +1,14 @@
 """Cost of an export to Iceberg, and the age of a record when the table has it.
 
-Cost: all of a tiered topic into a new table, by a warm driver; keys and values for each CPU-second
-of JVM, Python workers and brokers together, which is MB/s of one core.
+Cost: all of a tiered topic into a new table, by a warm driver, with and without the optional jar;
+keys and values for each CPU-second of JVM, Python workers and brokers together, which is MiB/s of
+one core.
 
 Freshness: a producer writes ten megabytes a second, each record with its production time; a
 continuous export reports each commit. A record's age is taken when the commit that contains it is
 reported.
 """
 
-import statistics
 import threading
 import time
 from bisect import bisect_right
@@ -20,9 +20,16 @@ from confluent_kafka import Message, Producer
 
 from tests.benchmarks.export_process import Exporter
 from tests.benchmarks.processes import cpu_seconds
+from tests.benchmarks.results import Results, median, one_line
+from tests.benchmarks.sides import OURS
 from tests.conformance.local_cluster import RunningCluster
 from tidemark_devcluster import processes
+from tidemark_pipeline.session import COLUMNAR_JAR
+from tools.columnar_jar import build
 
+_EXPORT = "export to Iceberg (Parquet, zstd)"
+_RATE = "MiB/CPU-s"
+_WARM_UPS = 3
 RECORD_BYTES = 1024
 BYTES_A_SECOND = 10_000_000
 FRESHNESS_S = 120
@@ -32,42 +39,51 @@ _SAMPLED = 100
 _TICK_S = 0.01
 
 
+def with_jar(folder: Path) -> dict[str, str]:
+    """Build the optional jar, and return the settings of a session with it."""
+    return {"spark.jars": str(build(folder / COLUMNAR_JAR))}
+
+
 def export_figures(
-    cluster: RunningCluster, topic: str, records: int, size: int, rounds: int, folder: Path
-) -> str:
-    """Prints each round; the median in a line. ``size``: of a record's key and value."""
+    cluster: RunningCluster, topic: str, records: int, size: int, folder: Path, results: Results
+) -> list[str]:
+    """Print each round, and return the medians. ``size``: of a record's key and value."""
     options = {"topic": topic, "path": str(cluster.tier_folder), "bootstrap": cluster.bootstrap}
-    exporter = Exporter(options, folder)
-    megabytes = records * size / 1e6
-    rates, walls = [], []
-    try:
-        # The first export warms up the driver and is not counted.
-        exporter.run()
-        for number in range(1, rounds + 1):
-            # Costs of both the export and the brokers, which serve the local tail.
-            before = exporter.cpu_seconds() + _brokers_s(cluster)
-            told = exporter.run()
-            cpu_s = exporter.cpu_seconds() + _brokers_s(cluster) - before
-            if told["rows"] != records:
-                raise SystemExit(f"exported {told['rows']} rows, produced {records}")
-            rates.append(megabytes / cpu_s)
-            walls.append(megabytes / told["seconds"])
-            print(
-                f"  round {number}: export to Iceberg {rates[-1]:.1f} MB/s of one core "
-                f"({cpu_s:.1f} CPU-s), {walls[-1]:.1f} MB/s in all, {told['files']} files of "
-                f"{told['bytes'] / 1e6:.0f} MB",
-                flush=True,
-            )
-    finally:
-        exporter.close()
-    return (
-        f"export to Iceberg {statistics.median(rates):.1f} MB/s of one core, "
-        f"{statistics.median(walls):.1f} MB/s in all"
-    )
+    lines = []
+    for name, settings in ((_EXPORT, {}), (f"{_EXPORT} with the jar", with_jar(folder))):
+        own = folder / name.replace(" ", "-")
+        own.mkdir()
+        exporter = Exporter(options, own, settings=settings)
+        try:
+            # The first exports warm up the driver and are not counted.
+            for _ in range(_WARM_UPS):
+                exporter.run()
+            for number in range(1, results.rounds + 1):
+                figures = _export_round(exporter, cluster, records, size)
+                results.add(f"{name}, {size} bytes", OURS, number, figures)
+                print(f"  round {number}: {name} {one_line(figures)}", flush=True)
+        finally:
+            exporter.close()
+        of_name = results.figures[f"{name}, {size} bytes"][OURS]
+        lines.append(f"{name} {median(of_name, _RATE):.1f} {_RATE}")
+    return lines
 
 
-def freshness_figures(cluster: RunningCluster, folder: Path, seconds: int = FRESHNESS_S) -> str:
-    """Prints each commit; how old records were in a line."""
+def _export_round(
+    exporter: Exporter, cluster: RunningCluster, records: int, size: int
+) -> dict[str, float]:
+    # Costs of both the export and the brokers, which serve the local tail.
+    before = exporter.cpu_seconds() + _brokers_s(cluster)
+    told = exporter.run()
+    cpu_s = exporter.cpu_seconds() + _brokers_s(cluster) - before
+    if told["rows"] != records:
+        raise SystemExit(f"exported {told['rows']} rows, produced {records}")
+    mebibytes = records * size / 2**20
+    return {_RATE: mebibytes / cpu_s, "MiB/s": mebibytes / told["seconds"], "CPU-s": cpu_s}
+
+
+def freshness_figures(cluster: RunningCluster, folder: Path, results: Results) -> str:
+    """Print each commit, and return how old records were."""
     topic = cluster.new_topic(
         partitions=2,
         replicationFactor=1,
@@ -80,7 +96,7 @@ def freshness_figures(cluster: RunningCluster, folder: Path, seconds: int = FRES
     source = _Steady(cluster.bootstrap, topic)
     began = exporter.cpu_seconds(), _brokers_s(cluster)
     commits: list[tuple[int, dict[int, int]]] = []
-    source.start(seconds)
+    source.start(FRESHNESS_S)
     try:
         for told in exporter.told():
             commits.append((told["ms"], {int(p): end for p, end in told["offsets"].items()}))
@@ -93,12 +109,18 @@ def freshness_figures(cluster: RunningCluster, folder: Path, seconds: int = FRES
         exporter.close()
     ages = sorted(_ages(source.sampled, commits))
     sent = source.sent * RECORD_BYTES / 1e6
+    figures = {
+        "p50 s": _share(ages, 0.5),
+        "p95 s": _share(ages, 0.95),
+        "p99 s": _share(ages, 0.99),
+        "oldest s": ages[-1],
+        "export CPU-s": cpu_s[0],
+        "broker CPU-s": cpu_s[1],
+    }
+    measure = f"freshness of a table at {BYTES_A_SECOND / 1e6:.0f} MB/s, commits every {COMMIT_S} s"
+    results.add(measure, OURS, 1, figures)
     return (
-        f"freshness at {sent / source.took_s:.1f} MB/s for {source.took_s:.0f} s, a commit every "
-        f"{COMMIT_S} s: {statistics.median(ages):.0f} s (median), "
-        f"{_share(ages, 0.99):.0f} s (99 %), {ages[-1]:.0f} s (oldest); {cpu_s[0]:.0f} CPU-s of "
-        f"the export from its start on, "
-        f"{cpu_s[1]:.0f} of the broker"
+        f"{measure}: {sent / source.took_s:.1f} MB/s for {source.took_s:.0f} s, {one_line(figures)}"
     )
 
 

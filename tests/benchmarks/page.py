@@ -45,7 +45,7 @@ Machines differ, so compare ratios. A table has the measures that were taken: `O
 #: A ratio that is worse than this in every round counts as a loss: less is shown as 1.00.
 _EVEN = 1.005
 #: Figures of which more is better. Of all others less is.
-_MORE_IS_BETTER = ("MB/s", "rate/s")
+_MORE_IS_BETTER = ("MB/s", "MiB/s", "rate/s", "MiB/CPU-s", "rows/CPU-s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +53,14 @@ class Section:
     """Section of the page: one benchmark.
 
     ``figures``: names of the figures that are shown, all if empty. ``name`` is that of the file of
-    results.
+    results. ``note``: what the figures are, "" if their names say it.
     """
 
     name: str
     title: str
     command: str
     figures: Sequence[str] = ()
+    note: str = ""
 
 
 SECTIONS = (
@@ -71,6 +72,22 @@ SECTIONS = (
         figures=("p50 ms", "p99 ms", "p99.9 ms", "rate/s"),
     ),
     Section(name="failover", title="Recovery from a failed leader", command="make bench-failover"),
+    Section(
+        name="pipeline",
+        title="Tables and exports on Spark",
+        command="make bench-pipeline",
+        note="Reads have all columns, unless the measure says less. Each is compared with Spark's "
+        "own Kafka source, which reads the same records from Apache Kafka. CPU-seconds are those "
+        "of the driver, its Python workers and the brokers. They hardly depend on other load of "
+        "the machine. Seconds do: the load average at the end was {load:.1f}.",
+    ),
+    Section(
+        name="executors",
+        title="Work of executors",
+        command="make bench-executors",
+        note="One executor reads a topic, then two executors on two workers read it. CPU-seconds "
+        "are those of a worker with its executor and Python processes.",
+    ),
 )
 
 
@@ -144,6 +161,9 @@ def _section(item: MeasuredSection) -> Iterator[str]:
         f"Linux {provenance.kernel}; {_versions(provenance)}. [All rounds]"
         f"(results/{item.section.name}.json)."
     )
+    if item.section.note:
+        yield ""
+        yield item.section.note.format(load=provenance.load)
     if item.section.name == "latency":
         for replicas in sorted({m.replicas for m in LATENCY_MEASURES if str(m) in results.figures}):
             yield ""

@@ -8,6 +8,9 @@ driver's JVM, its Python workers and the brokers together, and wall time; each d
 some times before. Every read's sums must be what was produced. Each round reads a few records, too:
 what that costs is what a query costs whatever it reads, and the rest is what rows cost.
 
+Results are written to ``build/benchmarks``. Parts that are measured one at a time are added to
+those of the same commit.
+
 Then what an export to Iceberg costs and how fresh its table is (:mod:`tests.benchmarks.exports`).
 Last, without Spark: how long a plan over a long manifest takes.
 """
@@ -26,9 +29,12 @@ import pyspark
 from confluent_kafka import Producer
 
 from tests import apache_kafka
-from tests.benchmarks.exports import export_figures, freshness_figures
+from tests.benchmarks.exports import export_figures, freshness_figures, with_jar
 from tests.benchmarks.plans import plan_figures
 from tests.benchmarks.processes import cpu_seconds
+from tests.benchmarks.results import Results
+from tests.benchmarks.sides import KAFKA as THEIR_SIDE
+from tests.benchmarks.sides import OURS as OUR_SIDE
 from tests.benchmarks.sides import start_kafka
 from tests.benchmarks.spark_process import SparkReader
 from tests.conformance.local_cluster import RunningCluster, run_cluster, wait
@@ -39,14 +45,13 @@ from tidemark.tier.stores.directory import DirectoryStore
 from tidemark_devcluster import processes
 from tidemark_devcluster.toolchain.maven import ensure_jars, spark_kafka
 from tidemark_pipeline.export.formats import Format
-from tidemark_pipeline.session import COLUMNAR_JAR
-from tools.columnar_jar import build
 
 OURS, NARROW = "tidemark", "tidemark, three columns"
 COLUMNAR = "tidemark, columnar jar"
 BROKER, APACHE = "kafka source, our broker", "kafka source, Apache Kafka"
 PARTITIONS = 2
 KEY_BYTES = 8
+_ROWS = "million rows/CPU-s"
 SEGMENT_BYTES = 16 * 1024 * 1024
 #: Records of each partition that stand for a query of next to nothing.
 FEW = 1000
@@ -206,6 +211,10 @@ def main() -> None:
         apache_kafka.jars()
     except MavenMissing as error:
         raise SystemExit(str(error)) from None
+    results = Results(
+        benchmark="pipeline", rounds=given.rounds, setting={"megabytes": given.megabytes}
+    )
+    results.resume()
     figures = []
     # Small and usual records, with and without compression.
     for size in (100, 1024):
@@ -215,14 +224,15 @@ def main() -> None:
             )
             name = f"{size} bytes, {codec}"
             if given.only in name:
-                figures.append(f"{name}: {compare(name, load, given.rounds, kafka_jars)}")
-    figures += exported(given.only, given.megabytes, given.rounds)
+                figures.append(f"{name}: {compare(name, load, results, kafka_jars)}")
+                results.write()
+    figures += exported(given.only, given.megabytes, results)
     if given.only in "plans":
         figures.append(plan_figures())
     print(f"bench-pipeline: {'; '.join(figures)}")
 
 
-def exported(only: str, megabytes: int, rounds: int) -> list[str]:
+def exported(only: str, megabytes: int, results: Results) -> list[str]:
     """Measure the requested costs and table freshness of exports."""
     wanted = [name for name in ("export", "freshness") if only in name]
     if not wanted:
@@ -240,17 +250,19 @@ def exported(only: str, megabytes: int, rounds: int) -> list[str]:
             if "export" in wanted:
                 print(f"export: {load.records:,} records of {size} bytes", flush=True)
                 topic = tiered(cluster, load)
-                figures.append(
-                    export_figures(cluster, topic, load.records, size, rounds, folders["export"])
+                figures += export_figures(
+                    cluster, topic, load.records, size, folders["export"], results
                 )
+                results.write()
             if "freshness" in wanted:
                 print("freshness", flush=True)
-                figures.append(freshness_figures(cluster, folders["freshness"]))
+                figures.append(freshness_figures(cluster, folders["freshness"], results))
+                results.write()
     return figures
 
 
-def compare(name: str, load: PipelineLoad, rounds: int, kafka_jars: Path) -> str:
-    """Prints a table; the ratios."""
+def compare(name: str, load: PipelineLoad, results: Results, kafka_jars: Path) -> str:
+    """Print a table, add each round to the results, and return the ratios."""
     print(f"{name}: {load.records:,} records", flush=True)
     with started(load, kafka_jars) as sides:
         # The JVM compiles hot code in the first runs of each driver.
@@ -258,14 +270,21 @@ def compare(name: str, load: PipelineLoad, rounds: int, kafka_jars: Path) -> str
             for side in sides.values():
                 side.warm_up()
         # By turns, so that a machine that slows down affects all sides.
-        for number in range(1, rounds + 1):
+        for number in range(1, results.rounds + 1):
+            rows = {}
             for label, side in sides.items():
                 last = side.read(load)
+                rows[label] = {_ROWS: load.records / last.cpu_s / 1e6}
                 print(
                     f"  round {number}: {label:28} {load.records / last.cpu_s / 1e6:5.2f} million "
                     f"rows a CPU-second (brokers {last.brokers_s:.1f} CPU-s), {last.seconds:.1f} s",
                     flush=True,
                 )
+            # Each is compared with Spark's own source and Apache Kafka.
+            theirs = rows.pop(APACHE)
+            for label, figures in rows.items():
+                results.add(f"{name}: {label}", OUR_SIDE, number, figures)
+                results.add(f"{name}: {label}", THEIR_SIDE, number, theirs)
         found = {label: side.cost(load) for label, side in sides.items()}
     print(f"  {'million rows a CPU-second:':28} all  without  |  CPU-s of a few rows")
     for label, cost in found.items():
@@ -306,7 +325,7 @@ def started(load: PipelineLoad, kafka_jars: Path) -> Iterator[Mapping[str, Pipel
         sides = {}
         # Three drivers of ours: all columns, only those that the query needs, and all columns with
         # the optional jar.
-        jar = {"spark.jars": str(build(folder("jar") / COLUMNAR_JAR))}
+        jar = with_jar(folder("jar"))
         for label, columns, settings in (
             (OURS, "all", {}),
             (NARROW, "key,value,offset", {}),

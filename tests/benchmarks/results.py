@@ -121,6 +121,17 @@ class Results:
         commit = _output("git", "rev-parse", "--short=12", "HEAD")
         return FOLDER / f"{self.benchmark}-{commit}.json"
 
+    def resume(self) -> None:
+        """Start with the results of earlier runs of this commit, if there are any.
+
+        A long benchmark can then be measured in parts. A changed checkout has none.
+        """
+        try:
+            _, former = load(self.path())
+        except (OSError, ValueError):
+            return
+        self.figures = former.figures
+
     def write(self) -> None:
         """Write all rounds so far with their provenance, in place of earlier ones."""
         path = self.path()
