@@ -20,7 +20,7 @@ from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.row_shapes import RAW_DDL
 from tidemark_pipeline.export.table import TableLayout
 from tidemark_pipeline.jobs.export import ExportProgress, export
-from tidemark_pipeline.jobs.table_upkeep import TableUpkeep
+from tidemark_pipeline.jobs.table_upkeep import TableUpkeep, UpkeepTable
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "pipeline"))
 
@@ -105,7 +105,7 @@ def run_day(session: SparkSession, folder: Path, kind: Format, *, commits: int, 
     upkeep = TableUpkeep(
         session,
         kind,
-        lambda: [lake.name],
+        lambda: [UpkeepTable(lake.name)],
         _PLANS[kind],
         maintained,
         clock=lambda: START_MS + day.commits * step * MINUTE_MS,

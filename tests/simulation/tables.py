@@ -12,7 +12,6 @@ its remedy works.
 
 import dataclasses
 import itertools
-import json
 import random
 import time
 import uuid
@@ -361,7 +360,7 @@ class TableWorld:
             what()
 
     def batches(self, offsets: Mapping[int, int]) -> Iterator[dict[int, int]]:
-        """Yield the ends of a stream's micro-batches after these offsets."""
+        """Yield the ends of a job's batches after these offsets."""
         at = {part: offsets.get(part, log.start) for part, log in self.logs.items()}
         if any(log.start > at[part] for part, log in self.logs.items()):
             raise DataLoss("records have expired, or were deleted, before they were read")
@@ -660,16 +659,9 @@ def _epochs_of(tier: Tier, topic_id: uuid.UUID, part: int) -> LeaderEpochs:
 def _stubbed(world: TableWorld) -> Iterator[None]:
     """Run the job with stubs for Spark, brokers and the store."""
 
-    # Spark plans each micro-batch where the previous one ended.
-    def run(_session: Any, options: Any, batches: Any, *_: Any) -> None:
-        with mock.patch.object(job, "planned_end", lambda _checkpoint, number, _topic: number):
-            begin_at = (
-                json.loads(options["startingOffsets"])[TOPIC]
-                if "{" in options["startingOffsets"]
-                else {}
-            )
-            for ends in world.batches({int(part): at for part, at in begin_at.items()}):
-                batches(ends, ends)
+    def run(_session: Any, _options: Any, batches: Any, *_: Any) -> None:
+        for ends in world.batches(batches.progress.exported.offsets):
+            batches.commit(ends, ends)
 
     # The store and the brokers are the simulated ones.
     with (
@@ -679,7 +671,7 @@ def _stubbed(world: TableWorld) -> Iterator[None]:
         mock.patch(
             "tidemark_pipeline.read.topic_survey._brokers", return_value=_StubBrokers(world)
         ),
-        mock.patch.object(job, "_run_query", run),
+        mock.patch.object(job, "_run_batches", run),
     ):
         yield
 

@@ -546,13 +546,6 @@ class ExportSpec(SpecModel):
             field_path=".timeZone",
         ),
         Rule(
-            # The tables of many topics appear while the job runs.
-            rule="!has(self.topics) || (!has(self.maintenance) && !has(self.table.runRef))",
-            message="maintenance and table.runRef require topicRef, and are not supported with "
-            "topics. Maintain the tables with tidemark spark maintain.",
-            field_path=".topics",
-        ),
-        Rule(
             rule="!has(self.table.runRef) || has(self.schedule)",
             message="table.runRef requires schedule, because a continuous run has no end",
             field_path=".table.runRef",

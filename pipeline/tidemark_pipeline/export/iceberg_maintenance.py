@@ -41,6 +41,8 @@ def maintain(session: SparkSession, name: str, upkeep: TableMaintenance, say: Sa
     ``name``: with its catalog, such as ``lake.db.orders``. Returns what was done.
     """
     procedures = Procedures(session, name)
+    # Spark's own lookup loads the catalog. In a new thread Iceberg's would not find its jars.
+    session.catalog.tableExists(name)
     # Compaction comes first, so that files it replaces can expire as soon as their snapshots do.
     is_sorted = load_table(session, name).sortOrder().isSorted()
     compacted, into, failed = (

@@ -1,26 +1,23 @@
 """Export a topic into a table exactly once, up to its current end or continuously.
 
-A structured stream reads from the tier and the brokers, and each micro-batch is one commit of the
-table. The start position comes from the table (:mod:`tidemark_pipeline.export.export_progress`).
-The stream's checkpoint is a temporary folder that is deleted with the job. It is read only for the
-end offsets of the batch that is about to be written.
+The job plans one range of offsets after another, and each range is one read of Spark and one commit
+of the table. The start position comes from the table
+(:mod:`tidemark_pipeline.export.export_progress`), so the job needs no checkpoint of a stream. A
+stream would also copy each row once more before it is written.
 """
 
 import json
 import logging
 import re
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeVar
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.export_job import TopicsReport
 from tidemark.kafka_client.errors import KafkaError
@@ -39,10 +36,10 @@ from tidemark_pipeline.export.record_deletion import Deleter, points
 from tidemark_pipeline.export.row_shapes import RAW, raw
 from tidemark_pipeline.export.table import RowCounts, TargetTable, Written
 from tidemark_pipeline.read.options import ONLY_LOCAL, BatchLimits, Options, is_kafka_topic
-from tidemark_pipeline.read.plan import starting
+from tidemark_pipeline.read.plan import ending, starting
 from tidemark_pipeline.read.positions import Earliest
-from tidemark_pipeline.read.streaming import end_of_batch, run_available
-from tidemark_pipeline.read.topic_source import stream_topic, topic_options
+from tidemark_pipeline.read.streaming import end_of_batch
+from tidemark_pipeline.read.topic_source import read_topic, topic_options
 from tidemark_pipeline.read.topic_survey import Part, Survey
 
 R = TypeVar("R")
@@ -54,9 +51,13 @@ TRANSIENT = (ManifestError, StoreError, TopicNotFound, KafkaError)
 #: its limit is a number of records.
 _DEFAULT_LIMITS = {"maxBytesPerTrigger": str(1024**3)}
 _DEFAULT_KAFKA_LIMITS = {"maxOffsetsPerTrigger": "1000000"}
-_POLL_S = 1
+_POLL_S = 1.0
 _LAG_INTERVAL_S = 60.0
-#: Spark's error if the process that plans a stream does not start within 10 s, which no setting
+#: Tag of the export's jobs in Spark.
+_TAG = "tidemark-export"
+#: Options of a read that a batch replaces.
+_RANGE = ("starting", "ending", "maxoffsetspertrigger", "maxbytespertrigger", "columns")
+#: Spark's error if the process that plans a read does not start within 10 s, which no setting
 #: changes.
 _WORKER_LATE = re.compile(r"(?:failed|waiting for the Python worker) to connect back")
 _WORKER_ATTEMPTS = 5
@@ -137,14 +138,8 @@ def export(
                     batches.has_exported, stop or threading.Event(), once=every_s is None
                 )
             on_progress(batches.progress)
-
-            def run() -> None:
-                # Each attempt starts at the offsets that the previous one committed.
-                reached = stream_options(options, batches.progress.exported, once=every_s is None)
-                _run_query(session, reached, batches, every_s, stop)
-
             with maintained:
-                retry_late_workers(run)
+                _run_batches(session, options, batches, every_s, stop or threading.Event())
         finally:
             table.close()
         return batches.progress
@@ -177,7 +172,7 @@ def claimed_batches(
     # If the topic was re-created, or lost records in an unclean leader election, the table has
     # records that the topic no longer has. New records must not be appended to them.
     check_log_lineage(survey, parts, claimed)
-    given = stream_options(options, claimed, once=False)
+    given = batch_options(options, claimed)
     rules = StartRules(topic_options(given, streaming=True), claimed.topic)
     if is_kafka_topic(options):
         # Spark's own Kafka source does not report records that expired before they were read, so
@@ -253,18 +248,17 @@ class StartRules:
 
 @dataclass(frozen=True, slots=True)
 class BatchRange:
-    """Offsets of one batch by partition. ``is_last``: it reaches the end that was requested."""
+    """Offsets of one batch by partition. ``is_last``: it reaches the end that was requested.
+    ``is_empty``: the table already has its ends."""
 
     starts: Mapping[int, int]
     ends: Mapping[int, int]
     is_last: bool
+    is_empty: bool
 
 
 class TopicBatches:
-    """Handler that commits each micro-batch to the table and tracks the export's progress.
-
-    Spark calls it for each batch of the stream (``foreachBatch``).
-    """
+    """Ranges of a topic that are committed to its table, and the export's progress."""
 
     def __init__(
         self,
@@ -286,40 +280,24 @@ class TopicBatches:
         self._rules, self._deleter, self._deleted = rules, deleter, 0
         # Held while a batch is written.
         self.writing: AbstractContextManager[object] = nullcontext()
-        # Folder of the stream's checkpoint, set before the query starts.
-        self.checkpoint = Path()
-        # Error of the batch that failed, otherwise None. Spark's own error contains only its text.
-        self.failure: BaseException | None = None
         self._freshness = Freshness()
         # End of each partition, at the last query.
         self._ends: Mapping[int, int] = {}
         # Log start of each partition at the first query, from which the progress counts.
         self._first_starts: dict[int, int] = {}
-        # Guards the survey's connections and the progress: batches run in a thread of Spark,
-        # queries of the topic's end in the job's own.
+        # Guards the survey's connections and the progress: batches and queries of the topic's end
+        # run in two threads.
         self._lock = threading.Lock()
         self.progress = self._progress_after(0, Written(), claimed)
-
-    def __call__(self, frame: DataFrame, number: int) -> None:
-        """Commit one micro-batch of a stream.
-
-        Spark passes only the rows and the number of the batch. Its end offsets are in the stream's
-        checkpoint.
-        """
-        try:
-            ends = planned_end(self.checkpoint, number, self.progress.exported.topic)
-            self.commit(frame, ends)
-        except BaseException as error:
-            self.failure = error  # Spark's error contains only the text of this one.
-            raise
 
     def next_range(
         self, until: Mapping[int, int] | None = None, *, limited: bool = True
     ) -> BatchRange:
         """Return the offsets of the next batch of the topic, within the limits of one commit.
 
-        ``until``: end offset of each partition, None for the topic's current end. Raises
-        :class:`ExportError`, and :class:`DataLoss` if records to read have expired.
+        ``until``: end offset of each partition, None for the end that the options request, which
+        is the topic's current end by default. Raises :class:`ExportError`, and :class:`DataLoss` if
+        records to read have expired.
         """
         exported, options = self.progress.exported, self._rules.options
         with self._lock:
@@ -327,6 +305,9 @@ class TopicBatches:
             extents = self._survey.extents(parts)
             log_starts = {part.partition: extent.log_start for part, extent in extents.items()}
             self._rules.check_not_expired(exported, log_starts)
+            # A log that ends below the table has lost records, even if it has no new ones.
+            if any(e.end < exported.offsets.get(p.partition, 0) for p, e in extents.items()):
+                check_log_lineage(self._survey, parts, exported)
             starts, ends = {}, {}
             for part, extent in extents.items():
                 known = exported.offsets.get(part.partition)
@@ -336,17 +317,21 @@ class TopicBatches:
                     if known is None
                     else max(known, extent.log_start)
                 )
-                end = extent.end if until is None else until.get(part.partition, 0)
+                end = (
+                    ending(self._survey, options, part, extent)
+                    if until is None
+                    else until.get(part.partition, 0)
+                )
                 ends[part] = max(starts[part], min(end, extent.end))
-            # A log that ends below the table has lost records, even if it has no new ones.
-            if any(e.end < exported.offsets.get(p.partition, 0) for p, e in extents.items()):
-                check_log_lineage(self._survey, parts, exported)
             limits = options.limits if limited else BatchLimits()
             reached = end_of_batch(self._survey, limits, starts, ends)
         return BatchRange(
             {part.partition: at for part, at in starts.items()},
             {part.partition: at for part, at in reached.items()},
             is_last=reached == ends,
+            is_empty=all(
+                exported.offsets.get(part.partition) == at for part, at in reached.items()
+            ),
         )
 
     def commit(self, frame: DataFrame, ends: Mapping[int, int]) -> None:
@@ -504,7 +489,7 @@ def check_log_lineage(survey: Survey, parts: Iterable[Part], exported: Exported)
 def retry_late_workers(run: Callable[[], R]) -> R:
     """Call ``run``, and repeat it if Spark's Python process did not start within Spark's 10 s.
 
-    The process starts before a query's first batch, so a repeated call continues at the committed
+    The process starts before a batch is written, and a repeated call continues at the committed
     offsets. Raises :class:`DependencyUnavailable` after ``_WORKER_ATTEMPTS`` attempts.
     """
     for attempt in range(1, _WORKER_ATTEMPTS + 1):
@@ -524,23 +509,13 @@ def retry_late_workers(run: Callable[[], R]) -> R:
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def planned_end(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:
-    """Return the end offset of each partition in a micro-batch.
+def batch_options(options: Mapping[str, str], claimed: Exported) -> dict[str, str]:
+    """Return the source options from which batches are planned: with the limit of a batch, and with
+    the start.
 
-    Spark writes the offsets file before it starts the batch. The last line has the offsets of the
-    one source.
+    ``claimed``: progress of the table.
     """
-    text = (checkpoint / "offsets" / str(batch)).read_text(encoding="utf-8")
-    offsets = json.loads(text.splitlines()[-1])
-    return {int(partition): int(offset) for partition, offset in offsets[topic].items()}
-
-
-def stream_options(options: Mapping[str, str], claimed: Exported, *, once: bool) -> dict[str, str]:
-    """Return the source options of the stream: the batch limit, the start, and the end if ``once``.
-
-    ``claimed``: progress of the table. ``once``: the export ends at the topic's current end.
-    """
-    given = {name: value for name, value in options.items() if name.lower() != "columns"}
+    given = dict(options)
     limits = {"maxoffsetspertrigger", "maxbytespertrigger"}
     # Without a limit the first batch would contain the whole topic in one commit.
     if not limits & {name.lower() for name in given}:
@@ -552,67 +527,101 @@ def stream_options(options: Mapping[str, str], claimed: Exported, *, once: bool)
         given["startingOffsets"] = json.dumps({claimed.topic: offsets})
     elif not any(name.lower().startswith("starting") for name in given):
         given["startingOffsets"] = "earliest"
-    # For Spark's own Kafka source, Trigger.AvailableNow fixes the end.
-    if is_kafka_topic(options):
-        return given
-    # The end is fixed when the job starts. Otherwise producers could keep the job running forever.
-    if once and not any(name.lower().startswith("ending") for name in given):
-        given["endingOffsets"] = "latest"
-    return {**given, "columns": ",".join(RAW)}
+    return given
 
 
-def _run_query(
+def read_batch(session: SparkSession, options: Mapping[str, str], batch: BatchRange) -> DataFrame:
+    """Return the rows of a topic between two offsets of each partition.
+
+    ``options``: those of the source, with one ``topic``.
+    """
+    given = {
+        name: value
+        for name, value in options.items()
+        if name.lower() != "topic" and not name.lower().startswith(_RANGE)
+    }
+    topic = options["topic"]
+    moved = [n for n, start in sorted(batch.starts.items()) if start < batch.ends[n]]
+    # Without new records the batch only adds partitions to the progress.
+    numbers = moved or sorted(batch.starts)[:1]
+    for side, offsets in (("starting", batch.starts), ("ending", batch.ends)):
+        named = {str(n): offsets[n] for n in numbers}
+        given[f"{side}Offsets"] = json.dumps({topic: named})
+    given["assign"] = json.dumps({topic: numbers})
+    # Kafka's protocol has fewer columns, and ``raw`` adds the others.
+    if not is_kafka_topic(options):
+        given["columns"] = ",".join(RAW)
+    return raw(read_topic(session, given))
+
+
+def _run_batches(
     session: SparkSession,
     options: Mapping[str, str],
     batches: TopicBatches,
     every_s: float | None,
-    stop: threading.Event | None,
+    stop: threading.Event,
 ) -> None:
-    """Run the stream until ``stop`` is set or, without ``every_s``, to the topic's end.
+    """Commit batches until ``stop`` is set or, without ``every_s``, up to the topic's end.
 
-    ``every_s``: interval of a continuous export's commits in seconds. Raises the error of the
-    failed batch, or Spark's.
+    ``every_s``: interval of a continuous export's commits in seconds. A batch that is running when
+    ``stop`` is set is abandoned. The next run reads its records again. Raises the error of the
+    batch that failed.
     """
-    with tempfile.TemporaryDirectory(prefix="tidemark-export-") as folder:
-        batches.checkpoint = Path(folder)
-        writer = raw(stream_topic(session, options)).writeStream.foreachBatch(batches)
-        writer = writer.option("checkpointLocation", Path(folder).as_uri())
+    ended, context = threading.Event(), session.sparkContext
+
+    def commit_all() -> None:
+        context.addJobTag(_TAG)
+        _commit_batches(session, options, batches, every_s, ended)
+
+    # This thread reports the lag while a batch is written, and cancels the batch.
+    with ThreadPoolExecutor(1, "export") as threads:
+        done = threads.submit(commit_all)
+        looked_s = time.monotonic()
         try:
-            if every_s is not None:
-                query = writer.trigger(processingTime=f"{every_s} seconds").start()
-                _await_query(query, stop, batches.report_lag, every_s)
-            elif is_kafka_topic(
-                options
-            ):  # Spark's own source supports a query up to the current end.
-                query = writer.trigger(availableNow=True).start()
-                _await_query(query, stop, batches.report_lag, _LAG_INTERVAL_S)
-            else:
-                run_available(writer, stop)
-        except PySparkException as error:
-            # Spark wraps the batch's error in its own. Callers need the original class.
-            if batches.failure is not None:
-                raise batches.failure from error
-            raise
+            while not done.done() and not stop.is_set():
+                wait([done], _POLL_S)
+                if not done.done() and time.monotonic() - looked_s >= (every_s or _LAG_INTERVAL_S):
+                    batches.report_lag()
+                    looked_s = time.monotonic()
+        finally:
+            ended.set()
+            # A batch starts further jobs after one was cancelled, so it is repeated.
+            while not done.done():
+                context.cancelJobsWithTag(_TAG)
+                wait([done], _POLL_S)
+    # A batch that is cancelled raises, too.
+    if not stop.is_set():
+        done.result()
 
 
-def _await_query(
-    query: StreamingQuery, stop: threading.Event | None, look: Callable[[], None], every_s: float
+def _commit_batches(
+    session: SparkSession,
+    options: Mapping[str, str],
+    batches: TopicBatches,
+    every_s: float | None,
+    ended: threading.Event,
 ) -> None:
-    """Wait until the query ends or ``stop`` is set, and call ``look`` every ``every_s`` seconds.
+    """Commit one batch after another until ``ended`` is set or, without ``every_s``, up to the end.
 
-    A batch that is running when ``stop`` is set is abandoned. The next run reads its records again.
-    Raises the query's error.
+    A table that is behind gets its next batch at once.
     """
-    looked_s = time.monotonic()
-    try:
-        while not (stop is not None and stop.is_set()):
-            if query.awaitTermination(_POLL_S):
-                return
-            if time.monotonic() - looked_s >= every_s:
-                look()
-                looked_s = time.monotonic()
-    finally:
-        query.stop()
+    # The end is fixed when the job starts. Otherwise producers could keep the job running forever.
+    until = batches.next_range(limited=False).ends if every_s is None else None
+
+    def commit() -> bool:
+        # Each attempt starts at the offsets that the previous one committed.
+        batch = batches.next_range(until)
+        if not batch.is_empty:
+            batches.commit(read_batch(session, options, batch), batch.ends)
+        return batch.is_last
+
+    while not ended.is_set():
+        due_s = time.monotonic() + (every_s or 0.0)
+        if not retry_late_workers(commit):
+            continue
+        if every_s is None:
+            return
+        ended.wait(max(due_s - time.monotonic(), 0.0))
 
 
 # ------------------------------------------------------------ Freshness

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from tidemark_pipeline.export.table import TargetTable
     from tidemark_pipeline.jobs.export import ExportProgress
-    from tidemark_pipeline.jobs.table_upkeep import TableUpkeep
+    from tidemark_pipeline.jobs.table_upkeep import TableUpkeep, UpkeepTable
 
 logger = logging.getLogger(__name__)
 
@@ -169,8 +169,8 @@ def _run(
     # Options and Java are checked before the import of Spark, which takes seconds.
     table_options.check()
     find_java()
-    from tidemark_pipeline.export.iceberg_branch import mark_run
     from tidemark_pipeline.jobs.export import export
+    from tidemark_pipeline.jobs.table_upkeep import UpkeepTable
     from tidemark_pipeline.session import local_session
 
     settings = table_options.settings(order.jars, order.conf)
@@ -192,8 +192,10 @@ def _run(
     ):
         check_session(session, order.source)
         if "topic" not in order.source:
-            _export_topics(session, order, table_options, status, stop, hide, deleter)
+            names = _export_topics(session, order, table_options, status, stop, hide, deleter)
+            _mark_runs(session, table_options, names, stop)
             return
+        tables = [UpkeepTable(name) for name in table_options.names]
         export(
             session,
             order.source,
@@ -201,20 +203,34 @@ def _run(
             every_s=order.every_s,
             stop=stop,
             deleter=deleter,
-            upkeep=_upkeep(session, order, table_options, status, hide),
+            upkeep=_upkeep(session, order, lambda: tables, status, hide),
             on_commit=_say,
             on_progress=status.update,
         )
-        # A run that was stopped has not reached the topic's end.
-        if table_options.run_ref is not None and not stop.is_set():
-            for name in table_options.names:
-                mark_run(session, name, table_options.run_ref, time.time_ns() // 1_000_000)
+        _mark_runs(session, table_options, table_options.names, stop)
+
+
+def _mark_runs(
+    session: "SparkSession",
+    table_options: TableOptions,
+    names: Iterable[str],
+    stop: threading.Event,
+) -> None:
+    """Leave a tag or a branch of the run in each table. ``names``: of the tables in Spark."""
+    from tidemark_pipeline.export.iceberg_branch import mark_run
+
+    # A run that was stopped has not reached the topic's end.
+    if table_options.run_ref is None or stop.is_set():
+        return
+    now_ms = time.time_ns() // 1_000_000
+    for name in names:
+        mark_run(session, name, table_options.run_ref, now_ms)
 
 
 def _upkeep(
     session: "SparkSession",
     order: Order,
-    table_options: TableOptions,
+    tables: "Callable[[], Sequence[UpkeepTable]]",
     status: JobStatus,
     hide: Callable[[str], str],
 ) -> "TableUpkeep | None":
@@ -227,8 +243,8 @@ def _upkeep(
     def report(state: MaintenanceReport) -> None:
         status.maintained(replace(state, message=hide(state.message)))
 
-    names = table_options.names
-    return TableUpkeep(session, table_options.format, lambda: names, order.maintenance, report)
+    kind = TableOptions.of(order.table).format
+    return TableUpkeep(session, kind, tables, order.maintenance, report)
 
 
 def _export_topics(
@@ -239,23 +255,29 @@ def _export_topics(
     stop: threading.Event,
     hide: Callable[[str], str],
     deleter: BrokerDeletions | None,
-) -> None:
-    """Export each topic that the order selects, into the table that its templates name."""
+) -> list[str]:
+    """Export each topic that the order selects, into the table that its templates name.
+
+    Returns the names of the tables.
+    """
     from tidemark_pipeline.jobs.export_topics import TopicsExport
 
+    def options_of(named: TopicTable) -> TableOptions:
+        return replace(table_options, table=named.table, dead_letters=named.letters)
+
     def opened(own: "SparkSession", named: TopicTable, source: Mapping[str, str]) -> "TargetTable":
-        options = replace(table_options, table=named.table, dead_letters=named.letters)
-        return options.tables(own, source, logger.info)
+        return options_of(named).tables(own, source, logger.info)
 
     def explain(error: Exception) -> tuple[ExportJobPhase, str]:
         phase, message = phase_of(error)
         return phase, hide(message)
 
-    TopicsExport(
+    job = TopicsExport(
         session,
         order.source,
         (table_options.table, table_options.letters if table_options.has_schema else ""),
         opened,
+        lambda named: options_of(named).names,
         every_s=order.every_s,
         # Threads mostly wait for the store, the catalog and brokers.
         threads=min(max(2 * order.cores, 4), _THREADS_MAX),
@@ -263,7 +285,9 @@ def _export_topics(
         explain=explain,
         deleter=deleter,
         on_progress=status.update,
-    ).run()
+    )
+    job.run(_upkeep(session, order, job.upkeep_tables, status, hide))
+    return [table.name for table in job.upkeep_tables()]
 
 
 def _deleter(source: Mapping[str, str]) -> BrokerDeletions:

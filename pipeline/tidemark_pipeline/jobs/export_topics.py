@@ -7,27 +7,27 @@ threads give turns to the topic that has waited longest. So a large topic delays
 batch, and the job is idle between the intervals.
 
 A topic that fails waits, longer after each failure, and the others continue. Then its table is
-claimed again. A topic that appears gets its table in the next interval.
+claimed again. A topic that appears gets its table in the next interval. A topic has no turn while
+its table is maintained.
 
 Each topic belongs to one thread, which has its own session and connections: a commit passes its
 offsets in the session's settings, and clients of brokers serve one thread.
 """
 
-import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass, replace
 
 from py4j.protocol import Py4JNetworkError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from tidemark.export_job import ExportJobPhase, TopicsReport
 from tidemark.message_text import count
 from tidemark_pipeline.errors import DependencyUnavailable
 from tidemark_pipeline.export.record_deletion import Deleter
-from tidemark_pipeline.export.row_shapes import RAW, raw
 from tidemark_pipeline.export.table import RowCounts, TargetTable, Written
 from tidemark_pipeline.export.topic_tables import (
     TopicExportState,
@@ -38,14 +38,14 @@ from tidemark_pipeline.export.topic_tables import (
 )
 from tidemark_pipeline.jobs.export import (
     TRANSIENT,
-    BatchRange,
     ExportProgress,
     TopicBatches,
     claimed_batches,
+    read_batch,
     retry_late_workers,
 )
-from tidemark_pipeline.read.options import is_kafka_topic
-from tidemark_pipeline.read.topic_source import read_topic, topic_options
+from tidemark_pipeline.jobs.table_upkeep import TableUpkeep, UpkeepTable
+from tidemark_pipeline.read.topic_source import topic_options
 from tidemark_pipeline.read.topic_survey import Survey
 from tidemark_pipeline.source import register
 
@@ -53,9 +53,8 @@ logger = logging.getLogger(__name__)
 
 #: Interval at which a thread without a due topic looks for one whose pause is over.
 _POLL_S = 1.0
-#: Options that select topics, and those of a batch's range and limits.
+#: Options that select topics.
 _SELECTING = ("subscribe", "subscribepattern")
-_RANGE = ("starting", "ending", "maxoffsetspertrigger", "maxbytespertrigger", "columns")
 #: Function that opens the target of a topic in a session, with the options of its source.
 Opener = Callable[[SparkSession, TopicTable, Mapping[str, str]], TargetTable]
 #: Function that returns the phase and the message of an error.
@@ -91,6 +90,8 @@ class _Topic:
     def __init__(self, state: TopicExportState, thread: int) -> None:
         self.state, self.thread = state, thread
         self.is_gone = False
+        #: Held while the table is written or maintained.
+        self.writing = threading.Lock()
         self.until: Mapping[int, int] | None = None
         self.table: TargetTable | None = None
         self.batches: TopicBatches | None = None
@@ -112,6 +113,7 @@ class TopicsExport:
         options: Mapping[str, str],
         templates: tuple[str, str],
         open_table: Opener,
+        names: Callable[[TopicTable], Sequence[str]],
         *,
         every_s: float | None,
         threads: int,
@@ -122,13 +124,15 @@ class TopicsExport:
     ) -> None:
         """Check the options; nothing is read yet.
 
-        ``templates``: of the tables, and of the tables of dead letters ("" for none). ``every_s``:
+        ``templates``: of the tables, and of the tables of dead letters ("" for none). ``names``:
+        returns the names of a topic's tables in Spark. ``every_s``:
         interval of commits, None to export each topic up to its end. ``threads``: topics that are
         exported at the same time. ``deleter``: None if topics keep their records.
         """
         self._session, self._given, self._templates = session, dict(options), templates
         self._options = topic_options(options, streaming=True)
-        self._open_table, self._explain, self._deleter = open_table, explain, deleter
+        self._open_table, self._names = open_table, names
+        self._explain, self._deleter = explain, deleter
         self._every_s, self._threads, self._stop = every_s, threads, stop
         self._on_progress = on_progress
         self._topics: dict[str, _Topic] = {}
@@ -138,9 +142,10 @@ class TopicsExport:
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
 
-    def run(self) -> TopicsProgress:
+    def run(self, upkeep: TableUpkeep | None = None) -> TopicsProgress:
         """Export until ``stop`` is set, or until each topic has reached its end or has failed.
 
+        ``upkeep``: of :meth:`upkeep_tables`; None if they are not maintained.
         Returns the final progress. Raises the error of the first listing of topics, or of Spark. An
         export that ends raises :class:`DependencyUnavailable` if topics have failed.
         """
@@ -154,7 +159,13 @@ class TopicsExport:
             try:
                 for thread in threads:
                     thread.start()
-                self._follow(survey)
+                maintained: AbstractContextManager[None] = (
+                    nullcontext()
+                    if upkeep is None
+                    else upkeep.during(self._has_exported, self._stop, once=self._every_s is None)
+                )
+                with maintained:
+                    self._follow(survey)
             finally:
                 ended.set()
                 # A batch that is running is abandoned. The next run reads its records again.
@@ -171,6 +182,21 @@ class TopicsExport:
                 f"such as {worst.topic}: {worst.failure}"
             )
         return progress
+
+    def upkeep_tables(self) -> list[UpkeepTable]:
+        """Return the tables of topics that are exported at present."""
+        with self._changed:
+            topics = [topic for topic in self._topics.values() if not topic.is_gone]
+        return [
+            UpkeepTable(name, topic.writing, sum(topic.progress.exported.offsets.values()))
+            for topic in topics
+            if topic.progress is not None and not topic.state.reported_failure
+            for name in self._names(topic.state.table)
+        ]
+
+    def _has_exported(self) -> bool:
+        """Return whether the job has committed, or had nothing to commit."""
+        return self._commits > 0 or self._is_done()
 
     def _follow(self, survey: Survey) -> None:
         """List the topics in each interval, and report the progress."""
@@ -209,7 +235,7 @@ class TopicsExport:
             self._changed.notify_all()
 
     def _is_done(self) -> bool:
-        """Return whether an export that ends has nothing more to do."""
+        """Return whether each topic is exported up to its end, or has failed."""
         with self._changed:
             states = [topic.state for topic in self._topics.values()]
         return all(state.waits_since_s is None or state.reported_failure for state in states)
@@ -245,7 +271,9 @@ class TopicsExport:
             gone = [topic for topic in own if topic.is_gone]
             for topic in gone:
                 del self._topics[topic.state.table.topic]
-            due = next_topic([t.state for t in own if not t.is_gone], time.monotonic())
+            # A topic whose table is maintained would keep the others of this thread waiting.
+            able = [t.state for t in own if not t.is_gone and not t.writing.locked()]
+            due = next_topic(able, time.monotonic())
             if due is None and not gone:
                 self._changed.wait(_POLL_S)
             found = None if due is None else self._topics[due.table.topic]
@@ -290,6 +318,7 @@ class TopicsExport:
             own = survey.of_topics(topic_options(options, streaming=True))
             topic.table = self._open_table(session, topic.state.table, options)
             topic.batches = claimed_batches(options, topic.table, own, self._deleter)
+            topic.batches.writing = topic.writing
             # The end is fixed at the first turn. Otherwise producers could keep the job running.
             if self._every_s is None and topic.until is None:
                 topic.until = topic.batches.next_range(limited=False).ends
@@ -351,26 +380,3 @@ def _of_all(choose: Callable[[list[int]], int], times: list[int | None]) -> int 
     """Return the chosen time; None if there is none, or one is unknown."""
     known = [ms for ms in times if ms is not None]
     return choose(known) if known and len(known) == len(times) else None
-
-
-def read_batch(session: SparkSession, options: Mapping[str, str], batch: BatchRange) -> DataFrame:
-    """Return the rows of a topic between two offsets of each partition.
-
-    ``options``: those of the source, with one ``topic``.
-    """
-    given = {
-        name: value
-        for name, value in options.items()
-        if name.lower() != "topic" and not name.lower().startswith(_RANGE)
-    }
-    topic = options["topic"]
-    moved = [n for n, start in sorted(batch.starts.items()) if start < batch.ends[n]]
-    # Without new records the batch only adds partitions to the progress.
-    numbers = moved or sorted(batch.starts)[:1]
-    for side, offsets in (("starting", batch.starts), ("ending", batch.ends)):
-        named = {str(n): offsets[n] for n in numbers}
-        given[f"{side}Offsets"] = json.dumps({topic: named})
-    given["assign"] = json.dumps({topic: numbers})
-    if not is_kafka_topic(options):  # Spark's own source has fewer columns, which are always read
-        given["columns"] = ",".join(RAW)
-    return raw(read_topic(session, given))

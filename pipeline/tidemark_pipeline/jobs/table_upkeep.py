@@ -5,6 +5,9 @@ neither the batch nor the compaction has to be repeated. Such a step is stopped 
 that the export does not wait for long. Parts that it has finished stay, and the next run continues
 there. Steps that only delete files run beside the batches.
 
+A job of many topics maintains one table at a time, and exports the others meanwhile. Tables to
+which it has committed nothing since their last maintenance are left out.
+
 A run counts from its start, like that of a CronJob. A job that dies with each run therefore still
 exports between two scheduled times.
 """
@@ -14,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from pyspark.sql import SparkSession
@@ -53,18 +56,31 @@ def upkeep_of(plan: MaintenancePlan) -> TableMaintenance:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class UpkeepTable:
+    """Table to maintain, by its name in Spark.
+
+    ``writing``: held by the export while it writes a batch; None for that of the upkeep.
+    ``version``: changes with each commit of records; None if a table is always maintained.
+    """
+
+    name: str
+    writing: "threading.Lock | None" = None
+    version: int | None = None
+
+
 class TableUpkeep:
     """Maintenance of tables of one format at the times of a plan.
 
-    ``tables``: returns their names as Spark knows them; read at the start of each run.
-    ``on_change``: receives the report of each step. ``clock``: returns Unix time in milliseconds.
+    ``tables``: read at the start of each run. ``on_change``: receives the report of each step.
+    ``clock``: returns Unix time in milliseconds.
     """
 
     def __init__(
         self,
         session: SparkSession,
         kind: Format,
-        tables: Callable[[], Sequence[str]],
+        tables: Callable[[], Sequence[UpkeepTable]],
         plan: MaintenancePlan,
         on_change: Callable[[MaintenanceReport], None] = lambda _: None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -78,6 +94,8 @@ class TableUpkeep:
         self._since_ms = plan.since_ms
         #: Held by the export while it writes a batch.
         self.writing = threading.Lock()
+        # Versions of tables at their last maintenance that did not fail.
+        self._maintained: dict[str, int | None] = {}
         self.report = MaintenanceReport(next_ms=self._due_ms())
 
     @contextmanager
@@ -122,18 +140,22 @@ class TableUpkeep:
         self._since_ms = now_ms
         self._change(replace(self.report, started_ms=now_ms, next_ms=self._due_ms()))
         done, failures, message = Maintained(), 0, ""
+        maintained = dict[str, int | None]()
         for table in self._tables():
             # The failure of one table must not keep the others from their maintenance.
             try:
-                for step in self._steps:
+                for step in () if self._is_unchanged(table) else self._steps:
                     done += self._run(table, step, stop)
+                maintained[table.name] = table.version
             except Exception as error:
                 if stop.is_set():
                     break
-                logger.exception("the maintenance of %s failed", table)
+                logger.exception("the maintenance of %s failed", table.name)
                 failures += 1
                 text = project_error(str(error))[1] or type(error).__name__
-                message = message or f"{table}: {text}"
+                message = message or f"{table.name}: {text}"
+        # Tables of deleted topics are not kept.
+        self._maintained = maintained
         # An interrupted run counts as the run of its time, and has no result.
         if stop.is_set():
             self._change(replace(self.report, step=""))
@@ -154,14 +176,17 @@ class TableUpkeep:
         )
         return True
 
-    def _run(self, table: str, step: MaintenanceStep, stop: threading.Event) -> Maintained:
+    def _is_unchanged(self, table: UpkeepTable) -> bool:
+        return table.version is not None and self._maintained.get(table.name) == table.version
+
+    def _run(self, table: UpkeepTable, step: MaintenanceStep, stop: threading.Event) -> Maintained:
         """Run one step for one table, between two batches if the step commits to the table."""
         if stop.is_set():
             raise ExportError("the job ends")
-        with self.writing if step.is_exclusive else nullcontext():
-            self._change(replace(self.report, step=f"{step.name} of {table}"))
+        with (table.writing or self.writing) if step.is_exclusive else nullcontext():
+            self._change(replace(self.report, step=f"{step.name} of {table.name}"))
             with self._limited(step, stop):
-                return maintain(self._session, self._kind, table, step.upkeep, logger.info)
+                return maintain(self._session, self._kind, table.name, step.upkeep, logger.info)
 
     @contextmanager
     def _limited(self, step: MaintenanceStep, stop: threading.Event) -> Iterator[None]:

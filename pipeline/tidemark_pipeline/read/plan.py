@@ -162,8 +162,18 @@ def requested_range(survey: Survey, options: Options, part: Part, extent: Extent
     ``failOnDataLoss`` is set.
     """
     start = starting(survey, options, part, extent)
-    position = None if options.ending is None else options.ending.of(part.topic, part.partition)
+    # An end below the start gives an empty read.
+    end = ending(survey, options, part, extent)
+    return ReadRange(min(start, end), end)
 
+
+def ending(survey: Survey, options: Options, part: Part, extent: Extent) -> int:
+    """Return the exclusive offset at which the options end the read of a partition, within its
+    extent.
+
+    Raises OptionError if an explicit offset is beyond the extent and ``failOnDataLoss`` is set.
+    """
+    position = None if options.ending is None else options.ending.of(part.topic, part.partition)
     find = functools.partial(survey.find, part)
     end = extent.end if position is None else offset_of(position, extent, find)
     # Only an explicit offset beyond the end is an error. A timestamp later than all records means
@@ -174,9 +184,7 @@ def requested_range(survey: Survey, options: Options, part: Part, extent: Extent
             f"endingOffsets ends {part.topic}-{part.partition} at {end}, but its {where} ends at "
             f"{extent.end}: end there, or set failOnDataLoss=false"
         )
-    # An end below the start gives an empty read.
-    end = min(end, extent.end)
-    return ReadRange(min(start, end), end)
+    return min(end, extent.end)
 
 
 def starting(survey: Survey, options: Options, part: Part, extent: Extent) -> int:

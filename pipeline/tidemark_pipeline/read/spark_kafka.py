@@ -67,17 +67,6 @@ def read(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
     return frame.select(*options.columns)
 
 
-def stream(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
-    """Return the same as a stream, which runs until its query is stopped.
-
-    With ``Trigger.AvailableNow`` it ends at the end that the topic has at the start. Raises the
-    same.
-    """
-    options = checked(raw, streaming=True)
-    frame = session.readStream.format("kafka").options(**_spark_options(options)).load()
-    return frame.select(*options.columns)
-
-
 def check_session(session: "SparkSession") -> None:
     """Raise :class:`ExportError` if the session lacks Spark's Kafka source.
 

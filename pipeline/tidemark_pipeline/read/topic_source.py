@@ -35,10 +35,3 @@ def read_topic(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
     if is_kafka_topic(raw):
         return spark_kafka.read(session, raw)
     return session.read.format("tidemark").options(**without_engine(raw)).load()
-
-
-def stream_topic(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
-    """Return the topic as a stream. Raises the same."""
-    if is_kafka_topic(raw):
-        return spark_kafka.stream(session, raw)
-    return session.readStream.format("tidemark").options(**without_engine(raw)).load()

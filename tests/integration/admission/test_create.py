@@ -734,14 +734,6 @@ REFUSED: dict[str, tuple[Object, str]] = {
         export(timeZone="UTC"),
         "timeZone requires schedule",
     ),
-    "export of many topics with maintenance": (
-        edited(
-            export(table={"name": "lake.{topic}"}, topics={"pattern": "a.*"}, maintenance={}),
-            "spec.topicRef",
-            ...,
-        ),
-        "maintenance and table.runRef require topicRef",
-    ),
     "export that removes young orphans": (
         export(maintenance={"removeOrphans": {"olderThan": "23h"}}),
         "olderThan must be at least 24h",

@@ -15,8 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tidemark_pipeline.errors import project_error
+from tidemark_pipeline.jobs.export import BatchRange, read_batch
 from tidemark_pipeline.read.streaming import run_available
-from tidemark_pipeline.read.topic_source import read_topic, stream_topic
+from tidemark_pipeline.read.topic_source import read_topic
 from tidemark_pipeline.session import local_session
 
 #: Node of a plan that turns columns into rows.
@@ -48,6 +49,7 @@ def answers(session: SparkSession, tier: str) -> dict[str, Any]:
         "a function in Python": _rows(
             table.select("key", "value").mapInArrow(_same, "key binary, value binary")
         ),
+        "a batch of an export": _rows(_batch(session, tier)),
         # Streams, and errors of workers, must not differ either.
         "a stream": _streamed(session, options),
         "a damaged tier": _error(session, {**options, "path": f"{tier}-damaged"}),
@@ -75,7 +77,7 @@ def _streamed(session: SparkSession, options: dict[str, str]) -> list[str]:
         "maxOffsetsPerTrigger": "25",
     }
     with tempfile.TemporaryDirectory() as folder:
-        stream = stream_topic(session, {**options, **limits})
+        stream = session.readStream.format("tidemark").options(**options, **limits).load()
         writer = stream.select("offset", "value").writeStream.foreachBatch(take)
         run_available(writer.option("checkpointLocation", Path(folder).as_uri()))
     return sorted(rows)
@@ -89,17 +91,25 @@ def _error(session: SparkSession, options: dict[str, str]) -> str:
     return ""
 
 
-def plan(session: SparkSession, tier: str) -> str:
-    """Return the physical plan of a query that was run."""
+def _batch(session: SparkSession, tier: str) -> DataFrame:
+    batch = BatchRange({0: 5}, {0: 45}, is_last=False, is_empty=False)
+    return read_batch(session, {"topic": "t", "path": tier}, batch)
+
+
+def plans(session: SparkSession, tier: str) -> list[str]:
+    """Return the physical plans of a query and of an export's batch that were run."""
     table = read_topic(session, {"topic": "t", "path": tier}).selectExpr("sum(octet_length(value))")
-    table.collect()
-    return str(table._jdf.queryExecution().executedPlan().toString())
+    found = []
+    for frame in (table, _batch(session, tier)):
+        frame.collect()
+        found.append(str(frame._jdf.queryExecution().executedPlan().toString()))
+    return found
 
 
 def main() -> None:
     tier, jar = sys.argv[1:]
     with local_session("columnar", short=True, settings={"spark.jars": jar}) as session:
-        found = {"answers": answers(session, tier), "plan": plan(session, tier)}
+        found = {"answers": answers(session, tier), "plans": plans(session, tier)}
     print(json.dumps(found))
 
 

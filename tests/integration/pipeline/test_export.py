@@ -4,6 +4,7 @@ commits, and one job at a time (invariant 26).
 
 import json
 import sys
+import threading
 import uuid
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -21,6 +22,7 @@ from tidemark_pipeline.export.iceberg_branch import TAG
 from tidemark_pipeline.export.json_values import JsonValues, fields_of
 from tidemark_pipeline.export.row_shapes import KAFKA, LETTERS_DDL, RAW, RAW_DDL, columns_ddl
 from tidemark_pipeline.export.table import Partitioning, PartitionPeriod, TableLayout
+from tidemark_pipeline.jobs.export import ExportProgress, export
 from tidemark_pipeline.schemas.value_format import ERROR, PARSED
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
@@ -92,6 +94,30 @@ def test_each_record_is_exported_once_despite_kills(lake: Lake, topic: SmallTier
     # There is nothing more: no commit, and nothing twice.
     assert lake.run(lake.table()).commits == 0
     check(lake)
+
+
+@pytest.mark.full
+def test_continuous_job_that_is_behind_does_not_wait_for_the_interval(lake: Lake) -> None:
+    stop = threading.Event()
+
+    def stop_at_the_end(progress: ExportProgress) -> None:
+        if progress.lag == 0:
+            stop.set()
+
+    source = {**lake.source, "maxOffsetsPerTrigger": "20"}
+    done = export(
+        lake.session, source, lake.table(), every_s=3600, stop=stop, on_commit=stop_at_the_end
+    )
+    assert done.commits == 2
+    check(lake)
+
+
+@pytest.mark.full
+def test_job_that_ends_stops_at_the_requested_offsets(lake: Lake) -> None:
+    source = {**lake.source, "endingOffsets": '{"0": 30}', "maxOffsetsPerTrigger": "20"}
+    done = export(lake.session, source, lake.table())
+    assert done.exported.offsets == {0: 30}
+    assert lake.session.table(lake.name).count() == 30
 
 
 @pytest.mark.full

@@ -12,14 +12,21 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.table_jars import MavenMissing, jars
-from tidemark.export_job import ORDER_VARIABLE, REPORT_PATH, ExportJobPhase, JobReport, Order
+from tidemark.export_job import (
+    ORDER_VARIABLE,
+    REPORT_PATH,
+    ExportJobPhase,
+    JobReport,
+    MaintenancePlan,
+    Order,
+)
 from tidemark.tier.metadata.layout import head_key
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.java import JavaMissing, find_java
@@ -33,6 +40,8 @@ from tests.integration.pipeline.marks import MARKS
 pytestmark = [*MARKS, pytest.mark.timeout(900)]
 
 SPARK_S = 600.0
+#: Due at the start of a job.
+MAINTENANCE = MaintenancePlan(schedule="@hourly", pause_ms=600_000)
 query = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "10-export" / "query.py"))
 
 
@@ -65,13 +74,21 @@ class Topics:
         return self.tier / head_key(self.topics[name].topic_id, 0)
 
     @contextmanager
-    def job(self, *, every_s: float | None = 1.0, **source: str) -> Iterator["TopicsJob"]:
+    def job(
+        self,
+        *,
+        every_s: float | None = 1.0,
+        maintenance: MaintenancePlan | None = None,
+        table: Mapping[str, object] | None = None,
+        **source: str,
+    ) -> Iterator["TopicsJob"]:
         """Run a job; it is stopped at the end if it has not ended."""
         order = Order(
             source={"path": str(self.tier), "maxOffsetsPerTrigger": "20", **source},
-            table={"table": "db.{topic}", "warehouse": str(self.lake)},
+            table={"table": "db.{topic}", "warehouse": str(self.lake), **(table or {})},
             jars=tuple(map(str, self.jars)),
             every_s=every_s,
+            maintenance=maintenance,
         )
         # A process beside a local operator gets its order in the environment.
         command = [sys.executable, "-m", "tidemark_pipeline.jobs.export_job"]
@@ -97,6 +114,12 @@ class Topics:
         assert [(at, bytes(value)) for at, value in rows] == [
             (n, b"%s %d" % (name.encode(), n)) for n in range(end)
         ]
+
+    def refs(self, name: str, prefix: str) -> int:
+        """Return the number of branches and tags of a table whose name begins like this."""
+        folder = self.lake / "db" / name / "metadata"
+        newest = folder / f"v{(folder / 'version-hint.text').read_text()}.metadata.json"
+        return sum(ref.startswith(prefix) for ref in json.loads(newest.read_text())["refs"])
 
 
 class TopicsJob:
@@ -182,15 +205,46 @@ def test_failing_topics_do_not_stop_the_others(topics: Topics) -> None:
 
 @pytest.mark.full
 def test_killed_job_of_many_topics_neither_loses_nor_duplicates_a_row(topics: Topics) -> None:
+    """The tables are maintained at the end, and have a tag of the run."""
     topics.create("one", "two", "three", records=60)
-    with topics.job(subscribePattern=".*", maxOffsetsPerTrigger="6") as job:
+    source = {"subscribePattern": ".*", "maxOffsetsPerTrigger": "6"}
+    with topics.job(**source) as job:
         job.wait_for(lambda report: report.commits >= 4)
         job.process.kill()
         job.process.wait(60)
     # The next job continues at the offsets of each table.
-    with topics.job(every_s=None, subscribePattern=".*") as job:
-        assert job.last_report().phase is ExportJobPhase.DONE
+    tagged = {"run_ref": {"prefix": "nightly"}}
+    with topics.job(every_s=None, maintenance=MAINTENANCE, table=tagged, **source) as job:
+        report = job.last_report()
+        assert report.phase is ExportJobPhase.DONE
+    assert report.maintenance is not None
+    assert report.maintenance.failures == 0, report.maintenance.message
+    # Each table had ten files.
+    assert (report.maintenance.compacted, report.maintenance.into) == (30, 3)
     for name in topics.topics:
+        topics.check(name)
+        assert topics.refs(name, "nightly-") == 1
+
+
+@pytest.mark.full
+def test_tables_are_maintained_while_topics_are_exported(topics: Topics) -> None:
+    """Topics that fail have no maintenance, and do not count as its failure."""
+    topics.create("one", "two", records=60)
+    topics.create("a.b", "a-b")
+    limits = {"maxOffsetsPerTrigger": "6"}
+    with topics.job(maintenance=MAINTENANCE, subscribePattern=".*", **limits) as job:
+        report = job.wait_for(
+            lambda report: (
+                report.maintenance is not None
+                and report.maintenance.ended_ms is not None
+                and is_current(4, 2)(report)
+            )
+        )
+        assert report.maintenance is not None
+        assert report.maintenance.failures == 0, report.maintenance.message
+        assert report.maintenance.step == ""
+    assert job.last_report().phase is ExportJobPhase.STOPPED
+    for name in ("one", "two"):
         topics.check(name)
 
 

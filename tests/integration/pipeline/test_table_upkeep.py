@@ -3,6 +3,7 @@ duplicated.
 """
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.row_shapes import RAW_DDL
 from tidemark_pipeline.export.table import TableLayout
 from tidemark_pipeline.jobs import table_upkeep
-from tidemark_pipeline.jobs.table_upkeep import TableUpkeep
+from tidemark_pipeline.jobs.table_upkeep import TableUpkeep, UpkeepTable
 
 pytestmark = [*MARKS, pytest.mark.full, pytest.mark.timeout(600)]
 HOUR_MS = 60 * MINUTE_MS
@@ -40,17 +41,26 @@ def test_a_day_of_small_commits_leaves_few_files(
 
 def lake_with_commits(session: SparkSession, folder: Path, commits: int) -> Lake:
     lake = new_lake(session, {}, folder)
-    table = lake.table(layout=TableLayout(columns=RAW_DDL))
-    at = table.claim("t", "")
-    for n in range(commits):
-        table.commit(records(session, (b"k", 0, n, n, "v")), at := at.reaching({0: n + 1}))
-    table.close()
+    add_commits(lake, 0, commits)
     return lake
 
 
+def add_commits(lake: Lake, first: int, count: int) -> None:
+    table = lake.table(layout=TableLayout(columns=RAW_DDL))
+    at = table.claim("t", "")
+    for n in range(first, first + count):
+        table.commit(records(lake.session, (b"k", 0, n, n, "v")), at := at.reaching({0: n + 1}))
+    table.close()
+
+
 def upkeep_of(
-    lake: Lake, tables: list[str], reports: list[MaintenanceReport], **plan: Any
+    lake: Lake,
+    tables: list[UpkeepTable],
+    reports: list[MaintenanceReport],
+    hours: Sequence[int] = (1,),
+    **plan: Any,
 ) -> TableUpkeep:
+    """Return the upkeep of ``tables``. Now is the last of the ``hours``."""
     fields: dict[str, Any] = {"pause_ms": 600_000, "since_ms": START_MS, **plan}
     return TableUpkeep(
         lake.session,
@@ -58,7 +68,7 @@ def upkeep_of(
         lambda: tables,
         MaintenancePlan(schedule="@hourly", **fields),
         reports.append,
-        clock=lambda: START_MS + HOUR_MS,
+        clock=lambda: START_MS + HOUR_MS * hours[-1],
     )
 
 
@@ -67,7 +77,7 @@ def test_failure_of_one_table_keeps_no_other_from_its_maintenance(
 ) -> None:
     lake = lake_with_commits(session, tmp_path, 6)
     found: list[MaintenanceReport] = []
-    upkeep = upkeep_of(lake, [lake.named("missing"), lake.name], found)
+    upkeep = upkeep_of(lake, [UpkeepTable(lake.named("missing")), UpkeepTable(lake.name)], found)
     assert upkeep.run_if_due(threading.Event())
     last = found[-1]
     assert (last.failures, last.compacted, last.into) == (1, 6, 1)
@@ -84,7 +94,7 @@ def test_a_step_is_stopped_after_the_pause_that_it_may_take(
     monkeypatch.setattr(table_upkeep, "_POLL_S", 0.01)
     lake = lake_with_commits(session, tmp_path, 6)
     found: list[MaintenanceReport] = []
-    upkeep = upkeep_of(lake, [lake.name], found, pause_ms=0)
+    upkeep = upkeep_of(lake, [UpkeepTable(lake.name)], found, pause_ms=0)
     upkeep.run_if_due(threading.Event())
     assert not upkeep.writing.locked()
     assert lake.session.table(lake.name).count() == 6
@@ -92,10 +102,30 @@ def test_a_step_is_stopped_after_the_pause_that_it_may_take(
     assert "compaction took longer than 0 s and was stopped" in found[-1].message
 
 
+def test_a_table_without_commits_since_its_maintenance_is_left_out(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    lake = lake_with_commits(session, tmp_path, 6)
+    found: list[MaintenanceReport] = []
+    tables, hours = [UpkeepTable(lake.name, version=6)], [1]
+    upkeep = upkeep_of(lake, tables, found, hours)
+    assert upkeep.run_if_due(threading.Event())
+    assert found[-1].compacted == 6
+    # What the job did not commit does not count.
+    add_commits(lake, 6, 6)
+    hours.append(2)
+    assert upkeep.run_if_due(threading.Event())
+    assert (found[-1].compacted, found[-1].failures) == (0, 0)
+    tables[:] = [UpkeepTable(lake.name, version=12)]
+    hours.append(3)
+    assert upkeep.run_if_due(threading.Event())
+    assert found[-1].compacted >= 6
+
+
 def test_a_job_that_ends_leaves_the_maintenance(session: SparkSession, tmp_path: Path) -> None:
     lake = lake_with_commits(session, tmp_path, 6)
     found: list[MaintenanceReport] = []
-    upkeep = upkeep_of(lake, [lake.name], found)
+    upkeep = upkeep_of(lake, [UpkeepTable(lake.name)], found)
     stop = threading.Event()
     stop.set()
     assert not upkeep.run_if_due(stop)

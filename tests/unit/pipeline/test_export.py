@@ -18,7 +18,7 @@ from tidemark_pipeline.export.export_progress import (
 )
 from tidemark_pipeline.export.formats import Format, catalog_settings, packages
 from tidemark_pipeline.export.table_options import TableOptions
-from tidemark_pipeline.jobs.export import planned_end, retry_late_workers, stream_options
+from tidemark_pipeline.jobs.export import batch_options, retry_late_workers
 from tidemark_pipeline.jobs.export_job import phase_of
 
 FOUND = Exported("t", "id", {0: 17, 1: 4}, 3, "a")
@@ -83,25 +83,14 @@ def test_a_superseded_job_names_its_successor() -> None:
         check_not_superseded(FOUND, Exported("t", "id", {0: 1}, 2, "a"))
 
 
-def test_planned_end_is_read_from_sparks_offset_log(tmp_path: Path) -> None:
-    folder = tmp_path / "offsets"
-    folder.mkdir()
-    # Spark writes a version, the metadata of the batch, and a line for each source.
-    (folder / "3").write_text('v1\n{"batchWatermarkMs":0}\n{"t": {"0": 17, "1": 4}}')
-    assert planned_end(tmp_path, 3, "t") == {0: 17, 1: 4}
-
-
 def test_start_comes_from_the_table_or_from_options_if_new() -> None:
-    given = {"topic": "t", "startingTimestamp": "5", "columns": "key"}
-    new = stream_options(given, Exported("t"), once=True)
-    assert (new["startingTimestamp"], new["endingOffsets"]) == ("5", "latest")
-    assert new["columns"].startswith("topic,partition,offset,timestamp")
-    continued = stream_options(given, FOUND, once=False)
+    given = {"topic": "t", "startingTimestamp": "5"}
+    new = batch_options(given, Exported("t"))
+    assert new == {**given, "maxBytesPerTrigger": str(1024**3)}
+    continued = batch_options(given, FOUND)
     assert json.loads(continued["startingOffsets"]) == {"t": {"0": 17, "1": 4}}
-    assert not {"startingTimestamp", "endingOffsets"} & set(continued)
-    assert (
-        stream_options({"topic": "t"}, Exported("t"), once=False)["startingOffsets"] == "earliest"
-    )
+    assert "startingTimestamp" not in continued
+    assert batch_options({"topic": "t"}, Exported("t"))["startingOffsets"] == "earliest"
 
 
 def test_packages_and_table_names_by_format(

@@ -11,7 +11,7 @@ from tidemark.log_lineage import ReadPosition
 from tidemark_pipeline.export.dead_letters import common_progress, raised_claim
 from tidemark_pipeline.export.export_progress import Exported, ExportError, new_claim
 from tidemark_pipeline.export.record_deletion import points
-from tidemark_pipeline.jobs.export import StartRules, stream_options
+from tidemark_pipeline.jobs.export import StartRules, batch_options
 from tidemark_pipeline.read.options import parse
 
 COMPLETE = Exported("t", "id", {0: 17, 1: 4, 2: 9}, 3, "a", starts={0: 0, 1: 0, 2: 5}, deletes=True)
@@ -22,7 +22,7 @@ NEW = Exported("t")
 
 
 def beginning(claimed: Exported = NEW, **options: str) -> StartRules:
-    given = stream_options({**SOURCE, **options}, claimed, once=True)
+    given = batch_options({**SOURCE, **options}, claimed)
     return StartRules(parse(given, streaming=True), "t")
 
 
