@@ -680,7 +680,7 @@ def _replaced(cluster: SimulatedCluster) -> Iterator[None]:
             ("tidemark.tier.metadata.merging.SEGMENTS_MIN", 3),
             ("tidemark.tier.metadata.merging._GROWTH", 2),
             # Its threads would make the run depend on the machine.
-            ("tidemark.tier.conditional_writes._race", lambda *_: None),
+            ("tidemark.tier.conditional_writes._RACES", 0),
             ("tidemark_broker.remote_log.store.open_tier", lambda *_, **__: _tier_of(cluster)),
             (
                 "tidemark_operator.reconcile.remote_storage.open_store",
