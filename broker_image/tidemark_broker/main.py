@@ -89,6 +89,8 @@ logger = logging.getLogger(__name__)
 
 EXIT_CONFIG = 2
 EXIT_FAILED = 1
+#: Time after which a thread gives up the interpreter to one that waits (Python's default: 5 ms).
+_SWITCH_S = 0.0005
 
 
 def print_ready_line(ready: Ready) -> None:
@@ -159,6 +161,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (ConfigError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_CONFIG
+    # After each system call the event loop waits for the interpreter if another thread computes.
+    sys.setswitchinterval(_SWITCH_S)
     # Unused keys are a warning only: files written for Kafka contain many of them.
     unread = unread_in_broker_file(config.entries)
     if unread:

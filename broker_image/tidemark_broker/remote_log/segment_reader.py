@@ -44,6 +44,7 @@ from tidemark.tier.segments.integrity import (
     wrong_piece,
 )
 from tidemark.tier.stores.key_ring import EncryptionKeyMissing
+from tidemark_broker.lock_order import LockRank, ordered_lock
 from tidemark_broker.remote_log.chunk_files import AUX, ChunkFiles, ChunkKey
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.replication.remote import RemoteOffset
@@ -105,6 +106,10 @@ class Caches:
         """
         self.files = files
         self.count = count
+        #: Held by the thread that goes through the batches of a read. It is Python code, so more
+        #: threads would not be faster, and the event loop would wait for each of them in turn.
+        #: Nothing is loaded meanwhile.
+        self.walking = ordered_lock(LockRank.LEAF)
         #: A whole number of pieces, so that a chunk can be checked by itself.
         self.chunk_bytes = -(-settings.chunk_bytes // PIECE_BYTES) * PIECE_BYTES
         self.chunks: ByteCache[tuple[object, int], bytes] = ByteCache(
@@ -158,18 +163,20 @@ class SegmentReader:
         line, first = self._find(offset) if position is None else self._start_at(offset, position)
         batches = [first]
         # A batch that is not loaded yet is left to the next read, for which it is a whole request.
-        while batches[-1].end + HEADER_BYTES <= loaded_end:
-            batch = self._batch_at(batches[-1].end)
-            # The batch does not fit any more.
-            if batch.end - first.position > max_bytes or batch.end > loaded_end:
-                break
-            self._follow(line, batch)
-            batches.append(batch)
+        with self._caches.walking:
+            while batches[-1].end + HEADER_BYTES <= loaded_end:
+                batch = self._batch_at(batches[-1].end)
+                # The batch does not fit any more.
+                if batch.end - first.position > max_bytes or batch.end > loaded_end:
+                    break
+                self._follow(line, batch)
+                batches.append(batch)
         last = batches[-1]
         # Headers were checked during the walk; now the records are, in one pass.
         data = self._bytes(first.position, last.end)
-        for batch in batches:
-            line.check_batch(data, batch.position - first.position)
+        with self._caches.walking:
+            for batch in batches:
+                line.check_batch(data, batch.position - first.position)
         return data, last.last_offset + 1, last.end
 
     def aborted(self, start: int, end: int) -> Sequence[AbortedTxn]:

@@ -1,9 +1,19 @@
-"""Long operations must not delay short ones: claims and commits beside mass deletion."""
+"""Long operations must not delay short ones: claims and commits beside mass deletion, produces
+beside cold reads.
+"""
 
+import asyncio
+import itertools
+import threading
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from tests.integration.remote_log.blocking_storage import blocking
 from tests.integration.remote_log.conftest import MakeHost
+from tests.longest_turn import TURN_MS, longest_turn
+from tidemark.tier.segments.integrity import BatchLine
 from tidemark_broker.remote_log.remote_log_manager import RemoteLogManager
 from tidemark_broker.replication.partition import log_start
 
@@ -40,3 +50,38 @@ async def test_copies_and_claims_continue_while_every_deletion_hangs(make_host: 
 
 def _all_busy(remote: RemoteLogManager) -> bool:
     return not remote._shared.pools.expiration.idle_threads
+
+
+async def test_cold_reads_leave_the_interpreter_to_the_event_loop(
+    make_host: MakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of one record are the most work for each byte. Other threads do all of it, and only
+    one of them at a time.
+    """
+    host = make_host()
+    host.config["segment.bytes"] = str(1 << 20)
+    await host.apply()
+    await host.produce(12_000, per_batch=1)
+    await host.copied()
+    await host.upkeep.apply_retention()
+    # Record which threads check batches, in their order.
+    check, order = BatchLine.check_batch, []
+
+    def recorded(line: BatchLine, *arguments: Any) -> None:
+        order.append(threading.get_ident())
+        check(line, *arguments)
+
+    monkeypatch.setattr(BatchLine, "check_batch", recorded)
+    end = host.partition.log.local_log_start_offset
+    deadline_s = asyncio.get_running_loop().time() + 60
+    # Each read begins elsewhere, so none shares the work of another.
+    starts = range(0, end // 2, end // 40)
+    async with longest_turn() as longest:
+        found = await asyncio.gather(
+            *(host.remote.read(host.partition, start, 1 << 20, deadline_s) for start in starts)
+        )
+    assert sum(len(read.data) for read in found) > 5_000_000
+    assert longest[0] < TURN_MS
+    # The batches of a read are checked in one go. Threads would alternate all the time otherwise.
+    assert len(set(order)) > 1
+    assert len([*itertools.groupby(order)]) <= len(found)
