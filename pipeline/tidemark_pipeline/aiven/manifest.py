@@ -17,7 +17,7 @@ import base64
 import itertools
 import json
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,13 @@ _CHUNKS_MAX = 1_000_000
 #: The plug-in counts bytes of a segment in 32 bits.
 _BYTES_MAX = 2**31 - 1
 _NONCE_BYTES = 12
+
+
+#: Errors of a parser that does not find what a manifest has.
+_DAMAGE = (
+    *(ValueError, KeyError, TypeError, AttributeError, OverflowError),
+    *(struct.error, RecursionError),
+)
 
 
 class ChunkDamaged(ValueError):
@@ -153,7 +160,7 @@ def parse(data: bytes, key: str, where: str) -> Manifest:
         version = str(fields["version"])
         if version == SUPPORTED:
             return _manifest_of(fields, key)
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError) as error:
+    except _DAMAGE as error:
         raise ManifestCorrupt(f"{where} is damaged, or no manifest ({error!r})") from error
     raise ManifestCorrupt(
         f"{where} has version {version[:20]!r}, this version of Tidemark reads {SUPPORTED}: "
@@ -200,10 +207,22 @@ def _chunks_of(fields: Mapping[str, Any]) -> Chunks:
             sizes = _sizes_of(fields["transformedChunks"])
         case other:
             raise ValueError(f"chunk index of type {other!r}")
-    ends = tuple(itertools.accumulate(sizes)) if count else ()
+    ends = tuple(itertools.accumulate(map(_stored_size(chunk_bytes), sizes))) if count else ()
     if len(ends) != count:
         raise ValueError(f"{len(ends)} sizes of {count} chunks")
     return Chunks(chunk_bytes, log_bytes, ends)
+
+
+def _stored_size(chunk_bytes: int) -> Callable[[int], int]:
+    """Return a check of stored sizes, so that a read never fetches much more than it needs."""
+
+    def checked(size: int) -> int:
+        # No chunk grows by more than this when zstd cannot compress it and AES adds its tag.
+        if size > chunk_bytes + chunk_bytes // 128 + 1024:
+            raise ValueError(f"{size} stored bytes of a chunk of {chunk_bytes}")
+        return size
+
+    return checked
 
 
 def _sizes_of(text: str) -> list[int]:
@@ -244,7 +263,9 @@ def _entry_of(fields: Mapping[str, Any], log_bytes: int, key: str) -> SegmentEnt
         sorted((int(epoch), int(start)) for epoch, start in fields["segmentLeaderEpochs"].items())
     )
     start, end = int(fields["startOffset"]), int(fields["endOffset"])
-    if not epochs or not 0 <= start <= end:
+    # Epochs and their first offsets both rise.
+    starts = [at for _, at in epochs]
+    if not epochs or not 0 <= start <= end or starts != sorted(set(starts)):
         raise ValueError(f"offsets {start} to {end} with {len(epochs)} leader epochs")
     return SegmentEntry(
         segment_id=parse_id(str(fields["remoteLogSegmentId"]["id"])),

@@ -119,7 +119,9 @@ def _without_padding(key: RSAPrivateNumbers, wrapped: bytes) -> bytes | None:
     number = int.from_bytes(wrapped)
     if len(wrapped) != size or number >= modulus or size < 2 * _HASH_BYTES + 2:
         return None
-    message = pow(number, key.d, modulus).to_bytes(size)
+    # By the remainder theorem (RFC 8017, 5.1.2), four times as fast as by the exponent ``d``.
+    first, second = pow(number, key.dmp1, key.p), pow(number, key.dmq1, key.q)
+    message = (second + (first - second) * key.iqmp % key.p * key.q).to_bytes(size)
     # One zero byte, the masked seed, and the masked block: hash of the label, zeros, 1, content.
     masked_seed, masked_block = message[1 : _HASH_BYTES + 1], message[_HASH_BYTES + 1 :]
     seed = _xor(masked_seed, _mask(masked_block, _HASH_BYTES))

@@ -45,7 +45,8 @@ def line(segments: Iterable[SegmentEntry], lineage: LeaderEpochs) -> tuple[Segme
 
     A gap between two of them means that objects are missing.
     """
-    valid = filter(None, (_valid_part(entry, lineage) for entry in segments))
+    numbers = {item.epoch: number for number, item in enumerate(lineage.entries)}
+    valid = filter(None, (_valid_part(entry, lineage, numbers) for entry in segments))
     waiting = deque(sorted(valid, key=lambda entry: (entry.start_offset, entry.key)))
     chosen: list[SegmentEntry] = []
     position = 0
@@ -62,9 +63,13 @@ def line(segments: Iterable[SegmentEntry], lineage: LeaderEpochs) -> tuple[Segme
     return tuple(chosen)
 
 
-def _valid_part(entry: SegmentEntry, lineage: LeaderEpochs) -> SegmentEntry | None:
-    """Return the segment up to the last offset that is in the log, None if it has none."""
-    numbers = {item.epoch: number for number, item in enumerate(lineage.entries)}
+def _valid_part(
+    entry: SegmentEntry, lineage: LeaderEpochs, numbers: Mapping[int, int]
+) -> SegmentEntry | None:
+    """Return the segment up to the last offset that is in the log, None if it has none.
+
+    ``numbers``: place of each epoch in the lineage.
+    """
     behind = entry.start_offset
     starts = [*(start for _, start in entry.leader_epochs), entry.end_offset_inclusive + 1]
     for (epoch, start), until in zip(entry.leader_epochs, starts[1:], strict=True):
@@ -96,8 +101,8 @@ def with_details(
 
     That is the last offset of the log object (``copied_ends``, by key), and the aborted
     transactions that overlap the segment. The transaction index of a segment names those whose
-    markers are in it, and their records may be in earlier segments. ``transactions``: of all
-    segments, in any order.
+    markers are in it, and their records may be in earlier segments. ``transactions``: of the
+    entries, in any order.
     """
     firsts = [entry.from_offset for entry in entries]
     overlapping: list[list[AbortedTxn]] = [[] for _ in entries]

@@ -59,7 +59,7 @@ _SEGMENTS_MAX = 1_000_000
 class _LoadedSegment:
     """Segment of a snapshot, with the transactions whose abort markers are in it."""
 
-    manifest: Manifest
+    entry: SegmentEntry
     aborted: tuple[AbortedTxn, ...]
 
 
@@ -129,16 +129,26 @@ class AivenReader:
         except TopicNotFound as error:
             raise HeadNotFound(str(error)) from error
         known = self._load(folder, partition)
-        newest = segment_line.newest(item.manifest.entry for item in known.values())
+        newest = segment_line.newest(item.entry for item in known.values())
         if newest is None:
             raise HeadNotFound(f"nothing of {folder.topic}-{partition} was copied")
         # Segments that overlap are reduced to one for each offset.
-        lineage = self._lineage(known[newest.key].manifest)
-        entries = segment_line.line((item.manifest.entry for item in known.values()), lineage)
+        try:
+            lineage = self._lineage(self._segments.manifest(newest.key))
+        # The newest segment is deleted last, with its topic.
+        except ObjectNotFound as error:
+            raise HeadNotFound(f"{folder.topic}-{partition} is being deleted") from error
+        entries = segment_line.line((item.entry for item in known.values()), lineage)
         entries = segment_line.with_details(
             entries,
-            {key: item.manifest.entry.end_offset_inclusive for key, item in known.items()},
-            (aborted for item in known.values() for aborted in item.aborted),
+            {key: item.entry.end_offset_inclusive for key, item in known.items()},
+            # Behind the valid part of a segment, its index names markers that the log lost.
+            (
+                aborted
+                for entry in entries
+                for aborted in known[entry.key].aborted
+                if aborted.last_offset <= entry.end_offset_inclusive
+            ),
         )
         head = Head(
             topic=folder.topic,
@@ -223,12 +233,12 @@ class AivenReader:
         try:
             manifest = self._segments.manifest(key)
             if not manifest.indexes.get(TRANSACTION, (0, 0))[1]:
-                return _LoadedSegment(manifest, ())
+                return _LoadedSegment(manifest.entry, ())
             data = self._segments.index(manifest, TRANSACTION)
         except ObjectNotFound:
             return None
         try:
-            return _LoadedSegment(manifest, tuple(decode_aborted(data)))
+            return _LoadedSegment(manifest.entry, tuple(decode_aborted(data)))
         except TransactionIndexError as error:
             raise self._segments.damaged(manifest.entry, INDEXES, str(error)) from error
 

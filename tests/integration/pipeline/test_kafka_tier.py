@@ -21,6 +21,7 @@ from tests.conformance.local_cluster import wait
 from tests.integration.pipeline.marks import MARKS
 from tests.kafka_programs import kafka_jars
 from tests.s3 import administrator, fresh_bucket
+from tidemark.ids import parse_id
 from tidemark.logfiles.checkpoints import read_epochs
 from tidemark.records.batch import iter_headers
 from tidemark_devcluster.controlplane.minio import MinioServer
@@ -187,6 +188,7 @@ def write_as_plugin(bucket: Bucket, copies: list[Path]) -> None:
     writer = SegmentWriter(
         root=root,
         topic=TOPIC,
+        topic_id=parse_id(copies[0].parent.name[-22:]),
         prefix=PREFIX,
         chunk_bytes=70_000,
         compress=bucket.compress,
@@ -247,6 +249,19 @@ def test_segments_of_kafka_give_the_rows_that_brokers_serve(
     expected = digest(through_brokers(session, apache_kafka, end))
     assert expected[0] > RECORDS / 4
     assert digest(read_topic(session, {**bucket.options(), **end})) == expected
+    # Kafka's own indexes lead to a start within a segment, by offset and by time. Brokers would
+    # start at the first marker of a transaction, whose time is the present.
+    served = through_brokers(session, apache_kafka, end)
+    for start, condition in (
+        ({"startingOffsets": '{"0": 700, "1": 650}'}, "offset >= if(partition = 0, 700, 650)"),
+        ({"startingTimestamp": "1700"}, "timestamp >= timestamp_millis(1700)"),
+    ):
+        found = read_topic(session, {**bucket.options(), **end, **start})
+        assert digest(found) == digest(served.where(condition))
+    # With brokers, what is not copied yet comes from them.
+    whole = read_topic(session, {**bucket.options(), "bootstrap": apache_kafka.bootstrap})
+    assert digest(whole) == digest(through_brokers(session, apache_kafka, {}))
+    assert {row.tier for row in whole.select("tier").distinct().collect()} == {"remote", "local"}
 
 
 def test_tier_of_the_plugin_gives_the_rows_that_brokers_serve(

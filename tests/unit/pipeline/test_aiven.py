@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from tests.aiven_writer import KeyPair, SegmentWriter, kafka_id
-from tests.unit.pipeline.test_transactions import LOG, READ
+from tests.unit.pipeline.test_transactions import LOG, READ, data, marker
 from tidemark.logfiles.offset_index import OffsetIndex
 from tidemark.logfiles.time_index import TimeIndex
 from tidemark.logfiles.transaction_index import AbortedTxn, encode_aborted
-from tidemark.records.batch import iter_headers
+from tidemark.records.batch import iter_headers, restamp
 from tidemark.records.builder import Record, build_batch
 from tidemark.tier.metadata.codec import ManifestCorrupt
 from tidemark.tier.metadata.topics import TopicAmbiguous, TopicNotFound
@@ -25,6 +25,7 @@ from tidemark_pipeline.errors import CorruptData, DataLoss
 from tidemark_pipeline.read import tasks
 from tidemark_pipeline.read.options import OptionError, parse
 from tidemark_pipeline.read.plan import plan_batch
+from tidemark_pipeline.read.streaming import TidemarkStreamReader
 from tidemark_pipeline.read.task_execution import read_planned
 from tidemark_pipeline.read.tasks import MissingOffsets
 from tidemark_pipeline.read.topic_survey import Survey
@@ -243,6 +244,45 @@ def test_aborted_records_are_left_out(writer: SegmentWriter) -> None:
     assert [offset for offset, _ in read(writer)] == [*READ, 10, 11]
 
 
+def test_stream_reads_what_is_copied_later(writer: SegmentWriter) -> None:
+    given = {"topic": "t", "path": str(writer.root), "layout": "aiven", "columns": "offset"}
+    stream = TidemarkStreamReader(parse({**given, "startingOffsets": "earliest"}, streaming=True))
+    copy(writer, 0, 9)
+    position, seen = stream.initialOffset(), list[int]()
+    # The next leader begins within the segment before. Then Kafka deletes the oldest objects.
+    for first, end in ((0, 9), (6, 15), (15, 21)):
+        copy(writer, first, end, ((0, 0), (1, 12)))
+        end_of_batch = stream.latestOffset()
+        for task in stream.partitions(position, end_of_batch):
+            for batch in stream.read(task):
+                seen += batch.column("offset").to_pylist()
+        position = end_of_batch
+        for path in writer.root.glob("*/0/00000000000000000000-*"):
+            path.unlink()
+    assert seen == list(range(21))
+    # Records that expired before they were read are reported.
+    copy(writer, 21, 24)
+    for path in writer.root.glob("*/0/000000000000000000[01]*"):
+        path.unlink()
+    copy(writer, 24, 27)
+    stream.latestOffset()
+    with pytest.raises(DataLoss, match=r"at offset 15 .* the log goes from 21 to 27"):
+        stream.partitions({"t": {"0": 15}}, stream.latestOffset())
+
+
+def test_abort_that_an_unclean_election_removed_does_not_count(writer: SegmentWriter) -> None:
+    removed = b"".join((data(0), data(1, 1), marker(2, 1, commit=False)))
+    index = encode_aborted([AbortedTxn(1, 1, 2, 3)])
+    writer.write(removed, start=0, end=2, epochs={1: 0}, transaction_index=index)
+    # The next leader lacked the last two records, and the producer committed others.
+    lineage = [(1, 0), (2, 1)]
+    batches_of_2 = [bytearray(data(1, 1)), bytearray(marker(2, 1, commit=True))]
+    for offset, batch in enumerate(batches_of_2, start=1):
+        restamp(batch, 0, offset, 2)
+    writer.write(b"".join(batches_of_2), start=1, end=2, epochs={2: 1}, lineage=lineage)
+    assert [offset for offset, _ in read(writer)] == [0, 1]
+
+
 class TestErrors:
     """Errors name the object, the cause and the remedy."""
 
@@ -259,6 +299,15 @@ class TestErrors:
             {"remoteLogSegmentMetadata": None},
             {"encryption": {"dataKey": "key1", "aad": ""}},
             {"chunkIndex": {"type": "fixed", "originalChunkSize": 0, "originalFileSize": 1}},
+            {
+                "chunkIndex": {
+                    "type": "fixed",
+                    "originalChunkSize": 10,
+                    "originalFileSize": 20,
+                    "transformedChunkSize": 2**31 - 1,
+                    "finalTransformedChunkSize": 10,
+                }
+            },
             {
                 "chunkIndex": {
                     "type": "fixed",
