@@ -83,7 +83,7 @@ def check_session(session: "SparkSession") -> None:
         raise ExportError(
             "this Spark has no source for Apache Kafka. Add the jars of org.apache.spark:"
             f"spark-sql-kafka-0-10_2.13:{pyspark.__version__} and of its dependencies to the image "
-            "or to job.jars. On a local cluster, run tidemark up again after make spark"
+            "or to job.jars. On a local cluster, run tidemark down and tidemark up"
         ) from error
 
 

@@ -3,6 +3,9 @@ exported once wherever the job is killed, and is deleted from the topic on reque
 
 import itertools
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ from pyspark.sql import SparkSession
 from tests.conformance.local_cluster import wait
 from tests.integration.pipeline.lakes import KILLED, Killed, KilledAfterWriting, Lake, new_lake
 from tests.integration.pipeline.marks import MARKS
+from tests.table_jars import jars
+from tidemark.export_job import ORDER_VARIABLE, ExportJobPhase, JobReport, Order
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark_devcluster.kafka_nodes import KafkaNodes
 from tidemark_pipeline.errors import DataLoss
@@ -258,3 +263,23 @@ def test_records_expired_before_export_are_reported(lake: Lake, topic: ExportedT
     lake.run(lake.table())
     topic.rows = kept | {at: value for at, value in topic.rows.items() if at[0] == 0}
     check(lake, topic)
+
+
+def test_job_without_the_source_says_which_jars_it_needs(
+    topic: ExportedTopic, tmp_path: Path
+) -> None:
+    order = Order(
+        source=topic.options,
+        table={"table": "db.t", "warehouse": str(tmp_path / "lake")},
+        jars=tuple(map(str, jars(Format.ICEBERG))),
+    )
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "tidemark_pipeline.jobs.export_job", "--report", str(report)]
+    environment = {**os.environ, ORDER_VARIABLE: order.to_json()}
+    ended = subprocess.run(command, env=environment, check=False, capture_output=True, timeout=300)
+    assert ended.returncode == 1
+    found = JobReport.of_json(report.read_bytes())
+    assert found is not None
+    assert found.phase is ExportJobPhase.REFUSED
+    assert "jars of org.apache.spark:spark-sql-kafka-0-10_2.13:" in found.message
+    assert not (tmp_path / "lake").exists()  # the table was not claimed

@@ -114,6 +114,12 @@ def test_a_secret_is_hidden_in_every_spelling(
     assert ended == (ExportJobPhase.FAILED, reported)
 
 
+@pytest.mark.parametrize("source", [{"engine": "kafka"}, {"tier": "local"}])
+def test_records_are_deleted_through_the_brokers_of_either_engine(source: dict[str, str]) -> None:
+    deleter = export_job._deleter({"topic": "t", "bootstrap": "b:1", **source})
+    assert deleter._access.bootstrap == ("b:1",)
+
+
 def test_name_of_a_user_is_shown_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name as short as "an" would make errors unreadable, and conditions show names anyway."""
 
