@@ -441,8 +441,9 @@ TIER: ReasonTable = {
     ),
     Reason.STORE_THROTTLED: ReasonEntry(
         "TieringSettled=False",
-        "The store limits the rate of requests, or is overloaded. The broker repeats them.",
-        "Raise the store's limits, or spread the tier over more buckets.",
+        "The store answers 429 or 503: it limits the rate of requests, is overloaded, or does not "
+        "run behind its address. The broker repeats them.",
+        "Check that the store runs, raise its limits, or spread the tier over more buckets.",
     ),
     Reason.STORE_CLOCK_SKEWED: ReasonEntry(
         "TieringSettled=False",

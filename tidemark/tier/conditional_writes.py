@@ -108,7 +108,7 @@ def _race(store: ObjectStore, key: str) -> None:
 
 def _won_at_once(writes: Sequence[Callable[[], Version]]) -> int:
     """Run conditional writes at the same moment; return how many succeed."""
-    start = threading.Barrier(len(writes))
+    start = threading.Event()
 
     def attempt(write: Callable[[], Version]) -> bool:
         start.wait()
@@ -119,7 +119,12 @@ def _won_at_once(writes: Sequence[Callable[[], Version]]) -> int:
         return True
 
     with ThreadPoolExecutor(len(writes), thread_name_prefix="probe") as threads:
-        return sum(threads.map(attempt, writes))
+        try:
+            attempts = [threads.submit(attempt, write) for write in writes]
+        finally:
+            # Also if a thread cannot be started, because the others would wait for ever.
+            start.set()
+        return sum(future.result() for future in attempts)
 
 
 def _overwritten(store: ObjectStore, header: str, what: str) -> NoConditionalWrites:

@@ -5,11 +5,14 @@ import itertools
 import socketserver
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from tests.s3_stub import Behaviour, S3Stub
 from tidemark.backoff import Backoff
+from tidemark.tier import conditional_writes
 from tidemark.tier.conditional_writes import NoConditionalWrites, check_conditional_writes
 from tidemark.tier.open import open_store
 from tidemark.tier.stores import s3_requests
@@ -65,6 +68,23 @@ def test_store_whose_writers_race_is_refused(
         check_conditional_writes(store, now_ms=NOW_MS)
     assert caught.value.reason == "StoreWithoutConditionalWrites"
     assert stub.objects == {}
+
+
+def test_race_ends_if_a_thread_cannot_be_started(
+    store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FewThreads(ThreadPoolExecutor):
+        left = 2
+
+        def submit(self, *arguments: Any, **named: Any) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                raise RuntimeError("can't start new thread")
+            return super().submit(*arguments, **named)
+
+    monkeypatch.setattr(conditional_writes, "ThreadPoolExecutor", FewThreads)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        check_conditional_writes(store, now_ms=NOW_MS)
 
 
 def test_store_with_conditions_passes_and_keeps_no_probe(stub: S3Stub, store: S3Store) -> None:

@@ -116,8 +116,9 @@ COMMON_ADVICE = (
     ErrorAdvice(
         frozenset({"SlowDown", "ServerBusy", "429", "503"}),
         Reason.STORE_THROTTLED,
-        "the store limits the rate of requests or is overloaded (status 429 or 503), and requests "
-        "are repeated: raise its limits, or spread the tier over more buckets",
+        "the store limits the rate of requests, is overloaded, or does not run behind its address "
+        "(status 429 or 503), and requests are repeated: check that it runs, raise its limits, or "
+        "spread the tier over more buckets",
         True,
     ),
     ErrorAdvice(
