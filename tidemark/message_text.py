@@ -1,6 +1,7 @@
 """Counts and lists in messages, with nouns and verbs that agree with them."""
 
 import difflib
+import heapq
 import itertools
 from collections.abc import Iterable, Sequence
 
@@ -45,6 +46,12 @@ def quoted(text: str, *, shown: int = 80) -> str:
 
 #: Most names with which a misspelt one is compared.
 _COMPARED_MAX = 20_000
+#: Characters that are compared, and names that are compared in their order as well: comparing long
+#: names that repeat themselves takes cubic time.
+_COMPARED_CHARS = 64
+_CANDIDATES_MAX = 200
+#: Similarity from which a name is suggested, as in difflib.
+_SIMILAR = 0.6
 
 
 def closest(name: str, known: Iterable[str], *, shown: int = 3) -> list[str]:
@@ -54,9 +61,21 @@ def closest(name: str, known: Iterable[str], *, shown: int = 3) -> list[str]:
     """
     spellings: dict[str, list[str]] = {}
     for text in filter(str.isprintable, itertools.islice(known, _COMPARED_MAX)):
-        spellings.setdefault(text.casefold(), []).append(text)
-    similar = difflib.get_close_matches(name.casefold(), spellings, n=shown)
-    return [text for folded in similar for text in spellings[folded]][:shown]
+        spellings.setdefault(text.casefold()[:_COMPARED_CHARS], []).append(text)
+    # Most names are excluded by their letters in any order, which takes linear time.
+    matcher = difflib.SequenceMatcher(b=name.casefold()[:_COMPARED_CHARS], autojunk=False)
+    rough = []
+    for folded in spellings:
+        matcher.set_seq1(folded)
+        if matcher.real_quick_ratio() >= _SIMILAR and matcher.quick_ratio() >= _SIMILAR:
+            rough.append((matcher.quick_ratio(), folded))
+    similar = []
+    for _, folded in heapq.nlargest(_CANDIDATES_MAX, rough):
+        matcher.set_seq1(folded)
+        if matcher.ratio() >= _SIMILAR:
+            similar.append((matcher.ratio(), folded))
+    ordered = sorted(similar, key=lambda item: -item[0])
+    return [text for _, folded in ordered for text in spellings[folded]][:shown]
 
 
 def did_you_mean(close: Sequence[str]) -> str:

@@ -116,5 +116,7 @@ def test_a_misspelt_name_has_the_most_similar_ones_first() -> None:
     assert closest("orders", []) == []
     # A name cannot control the terminal.
     assert closest("orders", ["order\x1b"]) == []
+    # Names that repeat themselves are compared in bounded time.
+    assert closest("a17" * 60, (f"a{n}" * 60 for n in range(20_000)))[:1] == ["a17" * 60]
     assert did_you_mean(["a", "b"]) == " Did you mean a or b?"
     assert did_you_mean([]) == ""
