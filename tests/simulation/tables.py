@@ -666,7 +666,8 @@ def _stubbed(world: TableWorld) -> Iterator[None]:
     # The store and the brokers are the simulated ones.
     with (
         mock.patch(
-            "tidemark_pipeline.read.topic_survey.open_tier", side_effect=lambda _: world.open_tier()
+            "tidemark_pipeline.read.topic_survey.open_readable",
+            side_effect=lambda *_: world.open_tier(),
         ),
         mock.patch(
             "tidemark_pipeline.read.topic_survey._brokers", return_value=_StubBrokers(world)

@@ -53,6 +53,7 @@ async def cluster(tmp_path: Path, tier_path: Path) -> AsyncIterator[TieredCluste
     made = TieredCluster(tmp_path, tier_path)
     await made.start(1, 2)
     await made.apply(leader=1, leader_epoch=1, replicas=(1, 2), isr=(1, 2))
+    await made.until_verified()
     yield made
     await left_clean(made.hosts.values())
     await made.close()

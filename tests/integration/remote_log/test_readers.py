@@ -206,11 +206,14 @@ async def test_reader_serves_nothing_that_its_leader_does_not_confirm(
     client = await connect(spread.hosts[READER])
     assert await sent_to(client) == -1
     # It knows an outdated leader epoch, and then cannot reach the leader.
+    leader = spread.hosts[FOLLOWER]
     await spread.apply(LEADER, FOLLOWER, leader=FOLLOWER, leader_epoch=2)
     assert await sent_to(client) == LEADER
+    # It reads the end of the tier before it leads, and confirms nothing until then.
+    await leader.until(lambda: leader.partition.is_leader)
     await spread.push(READER)
     assert await sent_to(client) == -1
-    await spread.hosts[FOLLOWER].broker.replication_server.stop()
+    await leader.broker.replication_server.stop()
     assert await sent_to(client) == FOLLOWER
 
 

@@ -69,6 +69,11 @@ class TieredCluster:
         any_host = next(iter(self.hosts.values()))
         await any_host.until(lambda: set(any_host.row.isr) == set(nodes))
 
+    async def until_verified(self) -> None:
+        """Wait until every broker has read the store's identity, and has probed the store."""
+        for host in self.hosts.values():
+            await host.until(lambda host=host: not host.remote.status().error)
+
     async def disable(
         self, tiered_epoch: int, policy: DisablePolicy
     ) -> dict[int, control.DisableRemoteTopicResult]:
