@@ -39,7 +39,7 @@ def add(
     known = cluster.brokers.broker_ids()
     # A starting cluster will use the lowest ids.
     if not known:
-        fail("the cluster has no brokers yet: wait until `tidemark up` is ready")
+        fail("the cluster has no brokers yet: run `tidemark up`, or wait until it is ready")
     chosen = cluster.next_broker_id() if node_id is None else node_id
     if chosen in known:
         fail(f"broker {chosen} already exists; start it with: tidemark broker start {chosen}")

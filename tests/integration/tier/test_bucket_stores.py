@@ -669,7 +669,7 @@ class TestGcs(BucketStoreTests):
     def expiring(self, proxy: ForwardProxy, *, ends_s: float) -> Iterator[set[str]]:
         """Serve tokens that the store accepts for a second; yield those that it has seen.
 
-        ``ends_s``: time after which no more tokens are issued.
+        ``ends_s``: time of the last token that is issued.
         """
         # Times of issue by token, and tokens of requests.
         issued: dict[str, float] = {}

@@ -76,7 +76,9 @@ def test_no_broker_is_added_before_those_of_the_start(cluster: Layout) -> None:
     """Refuse, because it would take the id of one that ``tidemark up`` is about to create."""
     done = CliRunner().invoke(app, ["broker", "add", "--dir", str(cluster.root)])
     assert done.exit_code == 1
-    assert "has no brokers yet: wait until `tidemark up` is ready" in " ".join(done.output.split())
+    assert "has no brokers yet: run `tidemark up`, or wait until it is ready" in " ".join(
+        done.output.split()
+    )
 
 
 def test_cache_is_listed_and_cleared_unless_a_build_runs(
