@@ -951,9 +951,9 @@ EXPORT: ReasonTable = {
         "Correct the field in the message.",
     ),
     Reason.SOURCE_UNUSABLE: ReasonEntry(
-        "Ready=False, Exporting=False, and Reconciling=True or Stalled=True",
+        "Ready=False, and Reconciling=True or Stalled=True; Exporting=False without a job",
         "The source of the job is missing: a broker with the listener, a User with a Secret, or "
-        "a tier.",
+        "a tier. A job that runs already continues with the earlier spec.",
         "Follow the message.",
     ),
     Reason.POLICY_REFUSED: ReasonEntry(

@@ -2,7 +2,8 @@
 
 Some topics appear while the job runs, and some cannot be exported. Every other topic must be in its
 table, each record once, and the status must name those that are not. Afterwards the operator and
-the API server must be at rest. The last line has the figures.
+the API server must be at rest. The last line has the figures. A table that differs from its topic,
+or more writes at rest than figures of the Export need, end the program with status 1.
 """
 
 import argparse
@@ -26,6 +27,8 @@ NAMESPACE = "many_topics_of_one_export"
 TEMPLATE = f"{NAMESPACE}.{{topic}}"
 RECORDS, INTERVAL_S, CORES = 60, 15, 2
 TIMEOUT_S, REST_S = 3600.0, 60.0
+#: Figures of the Export's status are written once a minute.
+REST_WRITES_MAX = 2
 _QUERY = Path(__file__).parents[2] / "examples" / "10-export" / "query.py"
 #: Topics that cannot be exported: two have the same table, and the name of one is too long.
 POISONED = (f"{PREFIX}same.table", f"{PREFIX}same-table", PREFIX + "l" * (249 - len(PREFIX)))
@@ -146,14 +149,17 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="tidemark-export-many-"))
     bench = TopicBench(folder / "cluster", given.topics)
     try:
-        print(run(ExportOfMany(bench, folder), jar, given.topics, given.later))
+        line, wrong = run(ExportOfMany(bench, folder), jar, given.topics, given.later)
+        print(line)
+        if wrong:
+            raise SystemExit(wrong)
     finally:
         bench.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def run(many: ExportOfMany, jar: Path, topics: int, later: int) -> str:
-    """Run the proof; return its line of figures."""
+def run(many: ExportOfMany, jar: Path, topics: int, later: int) -> tuple[str, str]:
+    """Run the proof; return its line of figures, and what is wrong ("" for nothing)."""
     failing = len(POISONED) + len(BLOCKED)
     first = [f"{PREFIX}{n}" for n in range(topics - failing)] + [*POISONED, *BLOCKED]
     more = [f"{PREFIX}later-{n}" for n in range(later)]
@@ -179,17 +185,18 @@ def run(many: ExportOfMany, jar: Path, topics: int, later: int) -> str:
     idle = ", ".join(f"{name} {seconds / REST_S:.1%}" for name, seconds in sorted(cpu.items()))
     # The operator renews its lease, however idle it is.
     leases = sum(number for kind, number in rest.writes.items() if kind.startswith("leases"))
-    writes = ", ".join(
-        f"{number} of {kind}"
-        for kind, number in sorted(rest.writes.items())
-        if not kind.startswith("leases")
-    )
-    return (
-        f"export-many: {correct} of {topics + later - failing} tables correct, {len(reported)} of "
+    others = {kind: n for kind, n in sorted(rest.writes.items()) if not kind.startswith("leases")}
+    writes = ", ".join(f"{number} of {kind}" for kind, number in others.items())
+    good = topics + later - failing
+    line = (
+        f"export-many: {correct} of {good} tables correct, {len(reported)} of "
         f"{failing} failing topics reported; {topics} topics after {first_s:.0f} s, {later} more "
         f"after {more_s:.0f} s; in {REST_S:.0f} s at rest {leases} renewals of leases, writes "
         f"{writes or 'none'}; of a core: {idle}"
     )
+    if correct != good:
+        return line, f"{good - correct} tables differ from their topics"
+    return line, "" if sum(others.values()) <= REST_WRITES_MAX else "there were writes at rest"
 
 
 if __name__ == "__main__":

@@ -52,13 +52,17 @@ _PROPERTIES = {
 
 @dataclass(slots=True)
 class Day:
-    """Figures of a day: data files in the folder, rows, and maintenance."""
+    """Figures of a day: files in the folder, rows, and maintenance.
+
+    ``others_most``: files that are not data files, such as logs, manifests and checksums.
+    """
 
     commits: int = 0
     runs: int = 0
     failed: int = 0
     files_most: int = 0
     files: int = 0
+    others_most: int = 0
     compacted: int = 0
     removed: int = 0
     versions: int = 0
@@ -68,9 +72,9 @@ class Day:
     def text(self) -> str:
         return (
             f"{self.commits} commits: {self.files_most} data files at the peak, {self.files} at "
-            f"the end; {self.runs} maintenance runs, {self.failed} failed, {self.compacted} files "
-            f"compacted, {self.removed} removed; {self.versions} snapshots; {self.lost} records "
-            f"lost, {self.duplicated} duplicated"
+            f"the end, {self.others_most} other files at the peak; {self.runs} maintenance runs, "
+            f"{self.failed} failed, {self.compacted} files compacted, {self.removed} removed; "
+            f"{self.versions} snapshots; {self.lost} records lost, {self.duplicated} duplicated"
         )
 
 
@@ -88,7 +92,9 @@ def run_day(session: SparkSession, folder: Path, kind: Format, *, commits: int, 
     def committed(progress: ExportProgress) -> None:
         # The next records exist only after a commit, so that each commit is a small one.
         day.commits = progress.commits
-        day.files_most = max(day.files_most, _data_files(folder))
+        files, others = _files(folder)
+        day.files_most = max(day.files_most, files)
+        day.others_most = max(day.others_most, others)
         if day.commits < commits:
             more()
         else:
@@ -130,7 +136,7 @@ def run_day(session: SparkSession, folder: Path, kind: Format, *, commits: int, 
 
 
 def _count(lake: Lake, folder: Path, day: Day, records: int) -> None:
-    day.files = _data_files(folder)
+    day.files, _ = _files(folder)
     rows: Any = lake.session.table(lake.name).agg(
         f.count("*").alias("all"), f.countDistinct("partition", "offset").alias("different")
     )
@@ -142,6 +148,8 @@ def _count(lake: Lake, folder: Path, day: Day, records: int) -> None:
         day.versions = lake.session.sql(f"DESCRIBE HISTORY {lake.name}").count()
 
 
-def _data_files(folder: Path) -> int:
-    files = (folder / "lake").rglob("*.parquet")
-    return sum("_delta_log" not in file.parts for file in files)
+def _files(folder: Path) -> tuple[int, int]:
+    """Return the numbers of data files and of other files."""
+    files = [file for file in (folder / "lake").rglob("*") if file.suffix]
+    data = sum(file.suffix == ".parquet" and "_delta_log" not in file.parts for file in files)
+    return data, len(files) - data

@@ -1,10 +1,10 @@
 """One run of an export in a process group of its own, which kills or suspends itself at a given
 step:
 
-``python -m tests.export_kills.job TABLE TIER WAREHOUSE STEP [MASTER VICTIM]``.
+``python -m tests.export_kills.job TABLE TIER WAREHOUSE STEP [MASTER [struck]]``.
 
-With the master of a cluster the victims are the run itself, or its executors while it continues
-(:class:`~tests.export_kills.steps.StruckPart`).
+With the master of a cluster the run is on its executors. With ``struck`` it loses them twice, and
+continues (:class:`~tests.export_kills.steps.StruckPart`).
 
 The last run checks nothing itself: it prints the table's contents as JSON.
 """
@@ -47,6 +47,8 @@ TABLE = "db.events"
 SUPERSEDED = 9
 #: The commit, of this run, at which it is killed.
 _COMMIT = 2
+#: The commits at which it loses its executors instead.
+_STRIKES = {2: StruckPart.EXECUTORS, 3: StruckPart.NODES}
 _ATTEMPTS = 5
 _NOT_STARTED = "Python worker failed to connect back"
 _PARQUET_END = b"PAR1"
@@ -66,7 +68,7 @@ def strike_executors(application: str, victim: StruckPart) -> None:
     number = signal.SIGPWR if victim is StruckPart.NODES else signal.SIGKILL
     for pid in found:
         os.kill(pid, number)
-    print(f"{STRUCK} {len(found)}", flush=True)
+    print(f"{STRUCK} {victim.value} {len(found)}", flush=True)
     # A drained node leaves the cluster, so the commit continues on other executors.
     deadline_s = time.monotonic() + _DRAIN_S
     while set(found) & set(executors_of(application)):
@@ -81,7 +83,7 @@ class Doomed:
     step = ExportStep.NONE
     warehouse = Path()
     #: Application whose executors are struck; none: the run itself is killed.
-    application, victim = "", StruckPart.EXECUTORS
+    application = ""
     _commits = 0
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
@@ -112,23 +114,24 @@ class Doomed:
         return published
 
     def _is_at(self, step: ExportStep) -> bool:
-        return self.step is step and self._commits == _COMMIT
+        commits = _STRIKES if self.application else (_COMMIT,)
+        return self.step is step and self._commits in commits
 
-    def _kill(self) -> None:
+    def _kill(self, commit: int | None = None) -> None:
         if self.application:
-            strike_executors(self.application, self.victim)
+            strike_executors(self.application, _STRIKES[commit or self._commits])
         else:
             kill_all()
 
     def _kill_once(self, files: Callable[[], Iterable[Path]]) -> None:
         """There is one more of them."""
         # Files of earlier commits do not count.
-        before = set(files())
+        before, commit = set(files()), self._commits
 
         def watch() -> None:
             while not set(files()) - before:
                 time.sleep(0.001)
-            self._kill()
+            self._kill(commit)
 
         threading.Thread(target=watch, daemon=True).start()
 
@@ -147,7 +150,7 @@ def _whole(file: Path) -> bool:
 
 
 def main(
-    name: str, tier: str, warehouse: str, step: str, master: str = "", victim: str = ""
+    name: str, tier: str, warehouse: str, step: str, master: str = "", struck: str = ""
 ) -> int:
     """A run; what it exits with."""
     kind = StepKind(name)
@@ -161,11 +164,10 @@ def main(
         "export kills", cores=1, master=master or None, short=True, settings=settings
     ) as session:
         options = {"topic": "t", "path": tier, "maxOffsetsPerTrigger": "20"}
-        application = session.sparkContext.applicationId if victim else ""
+        application = session.sparkContext.applicationId if struck else ""
         # Another attempt only for Spark's own start problem.
         for _ in range(_ATTEMPTS):
-            struck = {"application": application, "victim": StruckPart[victim]} if victim else {}
-            table = table_of(session, kind, warehouse, step, struck)
+            table = table_of(session, kind, warehouse, step, application)
             try:
                 export(session, options, table)
                 break
@@ -182,12 +184,16 @@ def main(
 
 
 def table_of(
-    session: SparkSession, kind: StepKind, warehouse: str, step: str, struck: dict[str, Any]
+    session: SparkSession, kind: StepKind, warehouse: str, step: str, application: str
 ) -> Any:
     """Doomed, where a step says so."""
     own: Any = IcebergTable if kind.format is Format.ICEBERG else DeltaTable
     if step != NO_STEP:
-        doom = {"step": ExportStep(step), "warehouse": Path(warehouse), **struck}
+        doom = {
+            "step": ExportStep(step),
+            "warehouse": Path(warehouse),
+            "application": application,
+        }
         own = type("DoomedAt", (Doomed, own), doom)
     is_delta = kind.format is Format.DELTA
     name = delta_name(warehouse, TABLE) if is_delta else f"lake.{TABLE}"

@@ -197,6 +197,17 @@ def applied(export: ExportInfo, step: Step, *, now_ms: int) -> ExportInfo:
     return export
 
 
+def adopted(export: ExportInfo, order: str) -> ExportInfo:
+    """Return the export whose run uses the present spec if the spec describes the run's job.
+
+    ``order``: digest of the desired job, "" with a problem.
+    """
+    run = export.run
+    if run is None or not run.under_way or run.order != order:
+        return export
+    return replace(export, run=replace(run, generation=export.generation))
+
+
 def recovered(export: ExportInfo, report: JobReport | None) -> ExportInfo:
     """Reset the failures of a run that has succeeded, committed something, or has nothing to
     commit.

@@ -105,10 +105,10 @@ class ExportReconciler:
         # Actual state: the job of the present run, and its last report.
         job = await self._look(export)
         export = exports.recovered(export, job.report)
+        export = exports.adopted(export, "" if desired is None else desired.digest)
         services.state.exports.observe_job(export, job)
-        # A problem that only prevents a new run must not disturb the present one.
-        problem = found if isinstance(found, Problem) and _blocks(found, export, job) else None
-        return await self._do(key, export, job, problem, desired)
+        view = _view(export, job, found if isinstance(found, Problem) else None)
+        return await self._do(key, export, view, desired)
 
     async def _desired_job(self, export: ExportInfo, body: Json) -> DesiredJob | Problem:
         """Return the job that the Export's spec describes now, or the problem that prevents it."""
@@ -255,19 +255,16 @@ class ExportReconciler:
         self,
         key: Key,
         export: ExportInfo,
-        job: JobSeen,
-        problem: Problem | None,
+        view: ExportView,
         desired: DesiredJob | None,
     ) -> float | None:
         """Perform the next step of an Export's state machine (:func:`exports.next_step`).
 
-        ``problem`` prevents a new run or stops the present one; ``desired`` is None with a problem.
-        Returns the seconds until the next reconciliation.
+        ``desired`` is None with a problem. Returns the seconds until the next reconciliation.
         """
-        now_ms = wall_ms()
+        now_ms, problem = wall_ms(), view.problem
         digest = "" if desired is None else desired.digest
-        step = exports.next_step(export, job, problem, digest, now_ms=now_ms)
-        view = ExportView(job=job, problem=problem)
+        step = exports.next_step(export, view.job, problem, digest, now_ms=now_ms)
         match step:
             case Begin() if desired is not None:
                 begun = self._named(exports.applied(export, step, now_ms=now_ms))
@@ -381,12 +378,20 @@ class ExportReconciler:
 _STARTING = JobSeen(phase=JobPhase.STARTING)
 
 
-def _blocks(problem: Problem, export: ExportInfo, job: JobSeen) -> bool:
-    """Return whether the problem applies; one that only prevents new runs does not affect the
-    present.
+def _view(export: ExportInfo, job: JobSeen, problem: Problem | None) -> ExportView:
+    """Return what the status shows of a job and a problem.
+
+    A problem that only prevents a new run must not disturb the present one. It is reported if it is
+    of a new spec. Otherwise the run has all that it needs, and the problem may pass before it ends.
     """
-    begun = export.run is not None and export.run.under_way and job.phase is not JobPhase.ABSENT
-    return problem.stops or not begun
+    run = export.run
+    if problem is None or problem.stops or run is None or not run.under_way:
+        return ExportView(job=job, problem=problem)
+    if job.phase is JobPhase.ABSENT:
+        return ExportView(job=job, problem=problem)
+    continues = job.phase in (JobPhase.STARTING, JobPhase.RUNNING)
+    is_new = run.generation != export.generation
+    return ExportView(job=job, unapplied=problem if continues and is_new else None)
 
 
 def _wait_s(until_ms: int | None, now_ms: int, problem: Problem | None) -> float | None:

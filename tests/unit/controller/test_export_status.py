@@ -164,6 +164,18 @@ ROWS: dict[str, tuple[ExportInfo, dict[str, Any], tuple[str, str, str, str], str
         ("True", "False", "False", "False"),
         "Running",
     ),
+    "it runs, and its new spec is unusable": (
+        info(run=run(), generation=2),
+        {"job": running(), "unapplied": Problem(reason="SecretNotOffered", message="no")},
+        ("False", "False", "True", "True"),
+        "SecretNotOffered",
+    ),
+    "it fails, and its new spec waits": (
+        info(run=run(2), failures=1, last_failure="no room", generation=2),
+        {"job": running(), "unapplied": Problem(reason="SourceUnusable", message="no", waits=True)},
+        ("False", "True", "False", "False"),
+        "SourceUnusable",
+    ),
     "something passes": (
         info(),
         {"problem": Problem(reason="TopicNotFound", message="no", waits=True)},

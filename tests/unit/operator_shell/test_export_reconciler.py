@@ -179,6 +179,57 @@ async def test_changed_spec_replaces_the_job(world: ShellWorld) -> None:
     assert order(world)["failOnDataLoss"] == "false"
 
 
+async def test_unusable_new_spec_is_reported_while_the_job_continues(world: ShellWorld) -> None:
+    await running(world)
+    world.edit(EXPORT, "x", source={"userRef": {"name": "alice"}})
+    for _ in range(2):
+        await reconcile(world)
+    assert "stop x-1" not in world.journal
+    status, reason, text = world.condition(EXPORT, "x", "Ready")
+    assert (status, reason) == ("False", "SourceUnusable")
+    assert text == (
+        "the new spec is not applied: User alice does not exist. Create it. Until then run 1 "
+        "continues with the spec of generation 1"
+    )
+    # The job that continues commits as before.
+    assert world.condition(EXPORT, "x", "Exporting")[:2] == ("True", "CatchingUp")
+    assert [event.message for event in world.events.emitted[-1:]] == [text]
+    assert world.events.reasons.count("SourceUnusable") == 1
+    # The earlier spec is restored, which the job has already.
+    world.edit(EXPORT, "x", source=None)
+    await reconcile(world)
+    assert ready(world) == ("True", "Running")
+    assert run_of(world)["generation"] == world.known(EXPORT, "x")["metadata"]["generation"]
+    assert "stop x-1" not in world.journal
+
+
+async def test_end_of_a_job_without_its_new_spec_is_reported_as_such(world: ShellWorld) -> None:
+    await running(world)
+    world.edit(EXPORT, "x", source={"userRef": {"name": "alice"}})
+    await reconcile(world)
+    world.jobs.end(X, 1, JobReport(phase=ExportJobPhase.FAILED, message="no room"))
+    assert await reconcile(world) == 0.0
+    assert "no room" in world.condition(EXPORT, "x", "Ready")[2]
+    # No job runs now, and the next one needs the new spec.
+    await settle(world)
+    status, reason, text = world.condition(EXPORT, "x", "Ready")
+    assert (status, reason) == ("False", "SourceUnusable")
+    assert "continues" not in text
+    assert run_of(world)["number"] == 1
+
+
+async def test_missing_broker_is_no_problem_of_a_spec_that_the_job_uses(world: ShellWorld) -> None:
+    """A change that leaves the job as it is makes no new spec of it."""
+    await running(world)
+    world.edit(EXPORT, "x", suspend=False)
+    await reconcile(world)
+    for broker in list(world.services.state.brokers.values()):
+        world.services.state.put_broker(dataclasses.replace(broker, fenced=True))
+    await reconcile(world)
+    assert ready(world) == ("True", "Running")
+    assert run_of(world)["number"] == 1
+
+
 async def test_joining_and_leaving_brokers_change_no_job(world: ShellWorld) -> None:
     await running(world)
     world.make_broker(2)

@@ -53,10 +53,15 @@ SILENT_MS = 5 * 60_000
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ExportView:
-    """Observations of an Export; ``next_ms`` is the start of the next run if it is known."""
+    """Observations of an Export.
+
+    ``problem``: prevents a new run, or stops the present one. ``unapplied``: problem of a new spec
+    without which the present run continues. ``next_ms``: start of the next run if it is known.
+    """
 
     job: JobSeen
     problem: Problem | None = None
+    unapplied: Problem | None = None
     next_ms: int | None = None
 
 
@@ -273,10 +278,29 @@ def export_conditions(export: ExportInfo, view: ExportView, *, now_ms: int) -> l
     # Failures remain visible until a run has committed something.
     # The normal states of a scheduled and of a continuous export.
     if export.failures:
-        return _failing(export, view)
-    if export.schedule is not None:
-        return _scheduled(export, view)
-    return _continuous(export, view, now_ms)
+        found = _failing(export, view)
+    elif export.schedule is not None:
+        found = _scheduled(export, view)
+    else:
+        found = _continuous(export, view, now_ms)
+    if view.unapplied is None:
+        return found
+    # The run that continues says whether records reach the table.
+    return [*_unapplied(export, view.unapplied), *(c for c in found if c.type == EXPORTING)]
+
+
+def _unapplied(export: ExportInfo, problem: Problem) -> list[ConditionValue]:
+    """Return the summary of an Export whose run continues, because the new spec is unusable."""
+    run = export.run
+    assert run is not None
+    text = (
+        f"the new spec is not applied: {clause(problem.message)}. Until then run {run.number} "
+        f"continues with the spec of generation {run.generation}"
+    )
+    waits = problem.waits
+    return summary(
+        ready=False, reason=problem.reason, message=text, reconciling=waits, stalled=not waits
+    )
 
 
 def _export_summary(
