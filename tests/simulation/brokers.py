@@ -175,6 +175,8 @@ class _Heartbeats:
                     )
                 answer = await connection.request(self._beat(), None, target.answer_s)
                 last_s = self._loop.time()
+                if not answer.error_code:
+                    self._clock.stall.answered(sent_s)
                 # Answers are handled on the main loop, which may be stalled while heartbeats
                 # continue.
                 self._main.call_soon(self._answered, answer)

@@ -443,7 +443,9 @@ class ControlClient:
         self._heartbeat = thread
         # Stall detection compares this start time with the time at which a stalled loop woke up.
         self._heartbeat_of_s = self._session_began_s
-        self._clock.stall.limit(pause_max_s=target.pause_max_s, loop_max_s=session_timeout_s)
+        self._clock.stall.limit(
+            registered_s=self._session_began_s, lease_s=target.lease_s, loop_max_s=session_timeout_s
+        )
         thread.start()
         return thread
 

@@ -81,27 +81,19 @@ class HeartbeatTarget:
     dialer: Dialer
 
     @property
-    def _shorter_s(self) -> float:
+    def lease_s(self) -> float:
+        """Silence in seconds after which the controller may fence this broker."""
         return min(self.session_timeout_s, self.suspect_timeout_s)
 
     @property
     def interval_s(self) -> float:
         """Pause between two heartbeats in seconds."""
-        return self._shorter_s / 4
+        return self.lease_s / 4
 
     @property
     def answer_s(self) -> float:
         """Time to wait for a response in seconds."""
         return self.session_timeout_s / 4
-
-    @property
-    def pause_max_s(self) -> float:
-        """Longest pause of this process, in seconds, that is too short to be fenced for.
-
-        The controller's time counts from the last heartbeat, which precedes the pause by up to an
-        interval.
-        """
-        return self._shorter_s - self.interval_s
 
 
 class HeartbeatThread:
@@ -183,7 +175,7 @@ class HeartbeatThread:
                     while not self._stopping.is_set():
                         sent_s = time.monotonic()
                         self._clock.stall.beat(sent_s)
-                        self._beat(connection)
+                        self._beat(connection, sent_s)
                         last_answer_s = time.monotonic()
                         # Wakes at a kick, and at once if the controller closes the connection. The
                         # interval counts from the request, so a slow response delays no heartbeat.
@@ -215,11 +207,12 @@ class HeartbeatThread:
             dialer=self._target.dialer,
         )
 
-    def _beat(self, connection: BlockingConnection) -> None:
+    def _beat(self, connection: BlockingConnection, sent_s: float) -> None:
         """Send one heartbeat, wait for its response, and pass that to the event loop.
 
-        The heartbeat reports the age of the event loop's last iteration (``loop_age_ms``). The
-        controller fences a broker whose loop has stopped although this thread still runs.
+        ``sent_s`` is the present time. The heartbeat reports the age of the event loop's last
+        iteration (``loop_age_ms``). The controller fences a broker whose loop has stopped although
+        this thread still runs.
         """
         answer = connection.request(
             control.BrokerHeartbeatRequest(
@@ -237,6 +230,9 @@ class HeartbeatThread:
             control.BrokerHeartbeatResponse,
             self._target.answer_s,
         )
+        # A controller that rejects the heartbeat does not keep this broker.
+        if not answer.error_code:
+            self._clock.stall.answered(sent_s)
         # Read by ``_pause_s``: heartbeats are more frequent while unfencing is expected.
         self._is_fenced = answer.is_fenced
         self._post(self._answered, answer)

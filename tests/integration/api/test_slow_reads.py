@@ -117,9 +117,10 @@ async def test_leader_stalled_during_a_read_answers_nothing(
 
     async def change() -> None:
         stall = broker.manager.context.stall
-        stall.limit(pause_max_s=9.0, loop_max_s=9.0)
         # The loop was blocked for ten seconds with a session of nine.
-        stall.turned(broker.manager.context.monotonic() - 10.0)
+        since_s = broker.manager.context.monotonic() - 10.0
+        stall.limit(registered_s=since_s, lease_s=9.0, loop_max_s=9.0)
+        stall.turned(since_s)
 
     part = await _while_reading(broker, disk, REQUESTS[kind](), kind, change)
     assert part.error_code is ErrorCode.not_leader_or_follower

@@ -11,19 +11,19 @@ from tidemark_broker.replication.partition.consumer_reads import EARLIEST
 from tidemark_broker.replication.stall_detection import Stall
 
 Nodes = Callable[[int], ReplicaNode]
-PAUSE_MAX_S, LOOP_MAX_S = 9.0, 30.0
+LEASE_S, LOOP_MAX_S = 9.0, 30.0
 
 
 def awake_at(now_s: float) -> Stall:
     stall = Stall()
-    stall.limit(pause_max_s=PAUSE_MAX_S, loop_max_s=LOOP_MAX_S)
+    stall.limit(registered_s=now_s, lease_s=LEASE_S, loop_max_s=LOOP_MAX_S)
     stall.turned(now_s)
     return stall
 
 
 def test_a_leader_is_silent_from_the_turn_in_which_it_wakes_up() -> None:
     stall = awake_at(100.0)
-    assert not stall.must_be_silent(100.0 + PAUSE_MAX_S)
+    assert not stall.must_be_silent(100.0 + LEASE_S)
     # The loop wakes up at 109.5 after a turn at 100. Requests of this very turn must already be
     # rejected.
     assert stall.must_be_silent(109.5)
@@ -58,17 +58,41 @@ def test_nothing_is_a_stall_before_a_session_and_a_turn() -> None:
 def test_the_turn_before_the_first_session_counts() -> None:
     stall = Stall()
     stall.turned(100.0)
-    stall.limit(pause_max_s=PAUSE_MAX_S, loop_max_s=LOOP_MAX_S)
-    assert not stall.must_be_silent(100.0 + PAUSE_MAX_S)
+    stall.limit(registered_s=100.0, lease_s=LEASE_S, loop_max_s=LOOP_MAX_S)
+    assert not stall.must_be_silent(100.0 + LEASE_S)
     assert stall.must_be_silent(109.5)
     stall.turned(109.5)
     assert stall.must_be_silent(109.6)
+
+
+def test_the_lease_counts_from_the_last_answered_heartbeat() -> None:
+    stall = awake_at(100.0)
+    for now_s in (102.0, 104.0, 106.0):
+        stall.beat(now_s)
+        stall.turned(now_s)
+    # The heartbeats of 104 and 106 were sent and did not arrive.
+    stall.answered(102.0)
+    assert not stall.must_be_silent(102.0 + LEASE_S)
+    assert stall.must_be_silent(102.1 + LEASE_S)
+    # The answer to one that was sent before the pause is read after it.
+    stall.answered(104.0)
+    assert not stall.must_be_silent(104.0 + LEASE_S)
+    assert stall.must_be_silent(104.1 + LEASE_S)
+
+
+def test_an_unanswered_heartbeat_is_no_stall_without_a_pause() -> None:
+    stall = awake_at(100.0)
+    for number in range(200):
+        stall.beat(100.0 + number)
+        stall.turned(100.2 + number)
+        assert not stall.must_be_silent(100.5 + number)
 
 
 def test_a_blocked_loop_whose_heartbeats_continue_is_no_stall_within_its_limit() -> None:
     stall = awake_at(100.0)
     for now_s in range(102, 129, 2):
         stall.beat(now_s)
+        stall.answered(now_s)
     # The controller receives heartbeats, so it elects no other leader.
     assert not stall.must_be_silent(129.0)
     # It does so if the loop is blocked for longer than its limit.
@@ -90,8 +114,8 @@ def test_a_heartbeat_that_was_begun_before_a_pause_is_recorded_after_it() -> Non
     # The loop wakes up first. The thread has read its clock before the pause.
     stall.turned(105.0)
     stall.beat(101.0)
-    stall.beat(112.0)
-    assert not stall.must_be_silent(114.5)
+    stall.beat(109.2)
+    assert not stall.must_be_silent(113.5)
 
 
 def test_a_blocked_loop_without_a_session_is_no_stall_within_its_limit() -> None:
@@ -102,7 +126,7 @@ def test_a_blocked_loop_without_a_session_is_no_stall_within_its_limit() -> None
     assert stall.must_be_silent(131.5)
     # The next session has the shorter limit again.
     stall.turned(130.0)
-    stall.limit(pause_max_s=PAUSE_MAX_S, loop_max_s=LOOP_MAX_S)
+    stall.limit(registered_s=130.0, lease_s=LEASE_S, loop_max_s=LOOP_MAX_S)
     assert stall.must_be_silent(139.5)
 
 
@@ -133,10 +157,10 @@ async def test_a_stalled_leader_serves_no_request(node: Nodes) -> None:
     await one.append(3)
     await two.catch_up(one)
     stall = one.context.stall
-    stall.limit(pause_max_s=PAUSE_MAX_S, loop_max_s=LOOP_MAX_S)
+    stall.limit(registered_s=one.now_s, lease_s=LEASE_S, loop_max_s=LOOP_MAX_S)
     stall.turned(one.now_s)
     # The process was stopped for so long that it may be superseded. Another broker may lead by now.
-    one.now_s += PAUSE_MAX_S + 1
+    one.now_s += LEASE_S + 1
     partition, expected = one.partition, ErrorCode.not_leader_or_follower
     assert (await produce.append(partition, batch(), acks=1, timeout_ms=0)).error is expected
     assert consumer_reads.fetch(partition, 0, max_bytes=1000, min_one=True).error is expected

@@ -262,8 +262,9 @@ async def test_markers_written_during_a_stall_count(
         await shard.end(ID, producer=producer, commit=True, version=2)
         stall = made.node.context.stall
         # 10 s without a turn of the loop exceed the session of 1 s.
-        stall.limit(pause_max_s=1.0, loop_max_s=1.0)
-        stall.turned(time.monotonic() - 10.0)
+        since_s = time.monotonic() - 10.0
+        stall.limit(registered_s=since_s, lease_s=1.0, loop_max_s=1.0)
+        stall.turned(since_s)
         assert stall.must_be_silent(time.monotonic())
         made.marker_error = ErrorCode.none
         await until(lambda: not made.coordinator.markers.queue.unfinished)
