@@ -39,6 +39,25 @@ _SAMPLED = 100
 _TICK_S = 0.01
 
 
+class TextValues:
+    """Values of records: words and numbers, which compress like text.
+
+    Equal values, and values that overlap those of the records before them, would compress so well
+    that a read of them is no read of a tier.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._words = b"".join(
+            b"%d flight %x delayed " % (n, n * 2654435761 % 2**32) for n in range(4096)
+        )
+
+    def of(self, number: int) -> bytes:
+        """Return the value of a record. ``number``: of the record in its topic."""
+        at = number * self._size % (len(self._words) - self._size)
+        return self._words[at : at + self._size]
+
+
 def with_jar(folder: Path) -> dict[str, str]:
     """Build the optional jar, and return the settings of a session with it."""
     return {"spark.jars": str(build(folder / COLUMNAR_JAR))}
@@ -107,6 +126,8 @@ def freshness_figures(cluster: RunningCluster, folder: Path, results: Results) -
     finally:
         cpu_s = exporter.cpu_seconds() - began[0], _brokers_s(cluster) - began[1]
         exporter.close()
+    if not source.took_s:
+        raise SystemExit(f"the producer failed after {source.sent:,} records: see the error above")
     ages = sorted(_ages(source.sampled, commits))
     sent = source.sent * RECORD_BYTES / 1e6
     figures = {
@@ -143,19 +164,23 @@ class _Steady:
         threading.Thread(target=self._run, args=(seconds,), daemon=True).start()
 
     def _run(self, seconds: int) -> None:
-        # Text with numbers compresses like real records: random bytes would not, and equal ones
-        # would too well.
-        words = b"".join(b"%d flight %x late " % (n, n * 2654435761 % 2**32) for n in range(4096))
+        try:
+            self._produce(seconds)
+        finally:
+            # Also after a failure, as the export is waited for only until the producer ends.
+            self.over = True
+
+    def _produce(self, seconds: int) -> None:
+        values = TextValues(RECORD_BYTES)
         began_s = time.monotonic()
         while (passed_s := time.monotonic() - began_s) < seconds:
             # The rate follows the clock, so a pause is made up for.
             due = int(passed_s * BYTES_A_SECOND / RECORD_BYTES)
             while self.sent < due:
-                at = self.sent * 7 % (len(words) - RECORD_BYTES)
                 try:
                     self._producer.produce(
                         self._topic,
-                        words[at : at + RECORD_BYTES],
+                        values.of(self.sent),
                         partition=self.sent % 2,
                         timestamp=time.time_ns() // 1_000_000,
                         on_delivery=self._delivered,
@@ -166,7 +191,6 @@ class _Steady:
             self._producer.poll(_TICK_S)
         self._producer.flush(120)
         self.took_s = time.monotonic() - began_s
-        self.over = True
 
     def _delivered(self, error: object, message: Message) -> None:
         if error is not None:

@@ -29,7 +29,7 @@ import pyspark
 from confluent_kafka import Producer
 
 from tests import apache_kafka
-from tests.benchmarks.exports import export_figures, freshness_figures, with_jar
+from tests.benchmarks.exports import TextValues, export_figures, freshness_figures, with_jar
 from tests.benchmarks.plans import plan_figures
 from tests.benchmarks.processes import cpu_seconds
 from tests.benchmarks.results import Results
@@ -52,7 +52,9 @@ BROKER, APACHE = "kafka source, our broker", "kafka source, Apache Kafka"
 PARTITIONS = 2
 KEY_BYTES = 8
 _ROWS = "million rows/CPU-s"
-SEGMENT_BYTES = 16 * 1024 * 1024
+SEGMENT_BYTES = 8 * 1024 * 1024
+#: Least share of the records that a read gets from the tier.
+IN_TIER_LEAST = 0.75
 #: Records of each partition that stand for a query of next to nothing.
 FEW = 1000
 #: Reads that are not counted: the JVM compiles in them.
@@ -77,7 +79,7 @@ class PipelineLoad:
         return self.records, self.records * KEY_BYTES, values, self.records // PARTITIONS - 1
 
     def produce(self, bootstrap: str, topic: str) -> None:
-        """To each partition by turns, words and digits, so that packing finds something."""
+        """To each partition by turns."""
         producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -87,19 +89,14 @@ class PipelineLoad:
                 "queue.buffering.max.messages": 200_000,
             }
         )
-        # Words and numbers compress like text, so the codecs have something to do.
-        words = b"".join(
-            b"%d flight %x delayed " % (n, n * 2654435761 % 2**32) for n in range(4096)
-        )
-        size = self.record_bytes - KEY_BYTES
+        values = TextValues(self.record_bytes - KEY_BYTES)
         for number in range(self.records):
-            at = number * 7 % (len(words) - size)
             # A full queue is served once, and then the record fits.
             for _ in range(2):
                 try:
                     producer.produce(
                         topic,
-                        words[at : at + size],
+                        values.of(number),
                         b"%08d" % number,
                         partition=number % PARTITIONS,
                     )
@@ -385,6 +382,14 @@ def tiered(cluster: RunningCluster, load: PipelineLoad) -> str:
         return True
 
     wait(copied, "every closed segment to be in the tier", 300.0)
+    # Otherwise brokers would serve most of a read.
+    ends = [manifests.load(topic_id, number).head.next_copy_offset for number in range(PARTITIONS)]
+    share = sum(ends) / load.records
+    if share < IN_TIER_LEAST:
+        raise SystemExit(
+            f"{share:.0%} of the records are in the tier, at least {IN_TIER_LEAST:.0%} have to be: "
+            "raise MEGABYTES"
+        )
     return topic
 
 
