@@ -103,17 +103,39 @@ def test_failure_to_list_or_abort_is_reported(
         assert caught.value.reason == reason
 
 
-def test_pages_of_uploads_are_followed(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = {begin_upload(config, f"data/{number}.log") for number in range(5)}
+def test_listing_that_the_store_refuses_is_reported_with_its_answer(config: S3Config) -> None:
+    store = S3Store(replace(config, buckets=("no-such-bucket",)))
+    with pytest.raises(StoreUnavailable, match=r"status 404 .*NoSuchBucket") as caught:
+        list(store.unfinished())
+    assert caught.value.reason == "StoreError"
+    assert "allow the credentials" not in str(caught.value)
+
+
+@pytest.mark.parametrize("page", [1, 2, 3])
+def test_pages_of_uploads_are_followed(
+    config: S3Config, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    """Also those of one key on two pages, and uploads that are aborted before the next page."""
+    keys = ["data/1.log", "data/2.log", "data/2.log", "data/3.log", "data/4.log"]
+    ids = sorted(begin_upload(config, key) for key in keys)
     real = s3_requests.send
 
     def send(*args: Any) -> HttpResponse:
         *others, query = args
-        # MinIO returns up to 1,000 per page; two make it paginate.
-        return real(*others, {**query, "max-uploads": "2"})
+        # A server returns up to 1,000 per page; a few make it paginate.
+        return real(*others, {**query, "max-uploads": str(page)} if "uploads" in query else query)
 
     monkeypatch.setattr(s3_requests, "send", send)
-    assert {upload.upload_id for upload in S3Store(config).unfinished()} == ids
+    store = S3Store(config)
+    # A page of one upload has no earlier key to begin at: those uploads are found by the next run.
+    if page > 1:
+        assert sorted(upload.upload_id for upload in store.unfinished()) == ids
+    aborted = []
+    for _ in range(2):
+        for upload in store.unfinished():
+            store.abort(upload)
+            aborted.append(upload.upload_id)
+    assert sorted(aborted) == ids
 
 
 def test_sweep_removes_orphans_and_unfinished_uploads(config: S3Config) -> None:
@@ -151,11 +173,13 @@ def test_sweep_removes_orphans_and_unfinished_uploads(config: S3Config) -> None:
 
 
 class TestUploadsOnSecondS3:
-    """The same on another implementation of S3, which refuses the marks of its own pages."""
+    """The same on another implementation of S3, which refuses the upload ids of its own pages."""
 
     @pytest.fixture
     def config(self, versity: VersityServer) -> S3Config:
         return two_buckets(versity)
 
     test_list = staticmethod(test_unfinished_uploads_are_listed_and_aborted)
+    test_refused = staticmethod(test_listing_that_the_store_refuses_is_reported_with_its_answer)
+    test_pages = staticmethod(test_pages_of_uploads_are_followed)
     test_sweep = staticmethod(test_sweep_removes_orphans_and_unfinished_uploads)

@@ -40,6 +40,10 @@ KEYS_AT_ONCE = 1000
 NAMED_MAX = 100
 
 _DAY_MS = 24 * 3600 * 1000
+#: Reasons of errors after which a sweep continues without the uploads.
+_WITHOUT_UPLOADS = frozenset(
+    {Reason.STORE_ACCESS_DENIED, Reason.STORE_ERROR, Reason.STORE_NOT_IMPLEMENTED}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +187,9 @@ class Sweeper:
             for uploads in _chunks(map(_Item.of_upload, store.unfinished())):
                 self._sweep(store, uploads, self._naming.of_data)
         except StoreUnavailable as error:
-            # Many stores do not let this account list uploads: report that, and sweep the objects.
-            if error.reason != Reason.STORE_ACCESS_DENIED:
+            # Some stores do not list uploads, or not for this account: report that, and sweep the
+            # objects.
+            if error.reason not in _WITHOUT_UPLOADS:
                 raise
             self.report.trouble(str(error))
 

@@ -224,16 +224,25 @@ def unfinished_uploads(config: S3Config, bucket: str) -> Iterator[UnfinishedUplo
     Keys are relative to that prefix. Blocks. Raises StoreUnavailable.
     """
     folder = f"{config.prefix}/" if config.prefix else ""
-    # Position in the listing (ListMultipartUploads), empty for the first page.
+    # Position in the listing (ListMultipartUploads), empty for the first page. ``listed``: ids of
+    # the last page's uploads. ``before``: its last key but one.
     marks: dict[str, str] = {}
+    listed: frozenset[str] = frozenset()
+    before = ""
     while True:
-        page = _checked(bucket, "GET", send(config, bucket, "GET", "", {"uploads": "", **marks}))
-        answer = parsed(page.body, bucket)
-        for upload in elements(answer, "Upload"):
-            key = text_of(upload, "Key")
-            if key.startswith(folder):
+        page = send(config, bucket, "GET", "", {"uploads": "", **marks})
+        if page.status == 400 and marks:
+            # Versity S3 Gateway refuses the upload id of its own page (its issue 2149). A key alone
+            # skips all uploads of that key, so the page begins one key earlier.
+            key = before or marks["key-marker"]
+            page = send(config, bucket, "GET", "", {"uploads": "", "key-marker": key})
+        answer = parsed(_checked(bucket, "GET", page).body, bucket)
+        uploads = elements(answer, "Upload")
+        for upload in uploads:
+            key, upload_id = text_of(upload, "Key"), text_of(upload, "UploadId")
+            if key.startswith(folder) and upload_id not in listed:
                 begun_ms = _ms_of(text_of(upload, "Initiated"))
-                yield UnfinishedUpload(key[len(folder) :], text_of(upload, "UploadId"), begun_ms)
+                yield UnfinishedUpload(key[len(folder) :], upload_id, begun_ms)
         former, marks = (
             marks,
             {
@@ -244,6 +253,9 @@ def unfinished_uploads(config: S3Config, bucket: str) -> Iterator[UnfinishedUplo
         # A server that repeats the same mark would be queried for ever.
         if text_of(answer, "IsTruncated") != "true" or not marks["key-marker"] or marks == former:
             return
+        listed = frozenset(text_of(upload, "UploadId") for upload in uploads)
+        keys = (text_of(upload, "Key") for upload in uploads)
+        before = max((key for key in keys if key < marks["key-marker"]), default="")
 
 
 def abort_upload(config: S3Config, bucket: str, upload: UnfinishedUpload) -> None:
@@ -256,19 +268,29 @@ def abort_upload(config: S3Config, bucket: str, upload: UnfinishedUpload) -> Non
 
 def _checked(bucket: str, method: str, answer: HttpResponse) -> HttpResponse:
     if answer.status >= 300:
-        raise _refused(bucket, method, answer.status)
+        raise _refused(bucket, method, answer)
     return answer
 
 
-def _refused(bucket: str, method: str, status: int) -> StoreUnavailable:
-    what = f"bucket {bucket}: status {status} for {method} of unfinished uploads"
-    if status in _PASSING:
+def _refused(bucket: str, method: str, answer: HttpResponse) -> StoreUnavailable:
+    what = f"bucket {bucket}: status {answer.status} for {method} of unfinished uploads"
+    if answer.status in _PASSING:
         return StoreUnavailable(
             f"{what}: tried again later", reason=Reason.STORE_UNREACHABLE, retriable=True
         )
+    if answer.status in _DENIED:
+        return StoreUnavailable(
+            f"{what}: allow the credentials s3:ListBucketMultipartUploads and "
+            "s3:AbortMultipartUpload",
+            reason=Reason.STORE_ACCESS_DENIED,
+            retriable=True,
+        )
+    # The store's own words say more than a guess.
+    text = " ".join(answer.body[:300].decode("utf-8", "replace").split())
     return StoreUnavailable(
-        f"{what}: allow the credentials s3:ListBucketMultipartUploads and s3:AbortMultipartUpload",
-        reason=Reason.STORE_ACCESS_DENIED,
+        f"{what}: {text}. Check that the store implements ListMultipartUploads and "
+        "AbortMultipartUpload",
+        reason=Reason.STORE_NOT_IMPLEMENTED if answer.status == 501 else Reason.STORE_ERROR,
         retriable=True,
     )
 
