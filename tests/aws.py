@@ -15,7 +15,7 @@ from typing import Any
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from tidemark.tier.stores import s3_credentials
+from tidemark.tier.stores import aws_kms, s3_credentials
 
 CLIENT = "tidemark-tests"
 ROLE = "arn:aws:iam::123456789012:role/tier"
@@ -55,8 +55,9 @@ def serving(answer: Answer) -> Iterator[str]:
 
 
 def forget_providers() -> None:
-    """Forget what earlier tests have fetched, as a new process does."""
+    """Forget credentials and keys that earlier tests have fetched, as a new process does."""
     s3_credentials._provider.cache_clear()
+    aws_kms._held.cache_clear()
 
 
 class Issuer:

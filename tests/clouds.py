@@ -1,10 +1,11 @@
-"""Servers of other stores than MinIO: a second S3, Google Cloud Storage, Azure Blob Storage.
+"""Servers of other clouds than MinIO: a second S3, Google Cloud Storage, Azure Blob Storage, KMS.
 
 Versity S3 Gateway implements S3 on a directory, with the objects' metadata in extended attributes.
 It checks signatures, clocks, bucket policies and conditions. Azurite is Microsoft's emulator. It
 checks credentials and conditions. The one of Google Cloud Storage is fake-gcs-server behind a
 program of ours (``emulators/gcs``), which adds requests of the XML API that it lacks. The emulators
-keep everything in memory.
+keep everything in memory. The one of KMS is local-kms behind a program of ours
+(``emulators/localkms``), which refuses access keys.
 """
 
 import base64
@@ -18,6 +19,7 @@ import json
 import os
 import secrets
 import sys
+import time
 import urllib.parse
 import uuid
 from collections.abc import Iterator
@@ -29,6 +31,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.suites.packages import Missing, go_program, npm_folder
+from tidemark.tier.stores.aws_signature import AwsCredentials, SignatureScope, signed_headers
 from tidemark_devcluster.controlplane.process import ServerProcess
 from tidemark_devcluster.ports import HOST, free_port
 
@@ -148,6 +151,51 @@ class AzureServer:
         return base64.b64encode(digest).decode()
 
 
+@dataclass(frozen=True, slots=True)
+class KmsServer:
+    """Running implementation of AWS KMS. ``denied``: file with the access keys that it refuses."""
+
+    endpoint: str
+    denied: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of a process that uses it, with an identity of its own."""
+        return {
+            "AWS_ENDPOINT_URL_KMS": self.endpoint,
+            "AWS_ACCESS_KEY_ID": secrets.token_hex(10),
+            "AWS_SECRET_ACCESS_KEY": secrets.token_hex(20),
+        }
+
+    def create_key(self) -> str:
+        """Return the ARN of a new key."""
+        return str(self.call("CreateKey")["KeyMetadata"]["Arn"])
+
+    def encrypted_key(self, arn: str) -> str:
+        """Return what a line of encryption keys has after the id, as the how-to creates it."""
+        generated = self.call("GenerateDataKeyWithoutPlaintext", KeyId=arn, KeySpec="AES_256")
+        return f"{arn} {generated['CiphertextBlob']}"
+
+    def deny(self, *access_keys: str) -> None:
+        """Refuse the requests of some access keys, and no others."""
+        self.denied.write_text("\n".join(access_keys), encoding="ascii")
+
+    def call(self, action: str, **fields: Any) -> dict[str, Any]:
+        """Return the answer of an action, as an administrator."""
+        url, body = f"{self.endpoint}/", json.dumps(fields)
+        names = {"content-type": "application/x-amz-json-1.1"}
+        signed = signed_headers(
+            AwsCredentials("administrator", "secret"),
+            SignatureScope(region="eu-central-1", service="kms", now=time.gmtime()),
+            "POST",
+            url,
+            body.encode(),
+            {**names, "x-amz-target": f"TrentService.{action}"},
+        )
+        text = _send(self.endpoint, "POST", "/", body, **signed)
+        return dict(json.loads(text)) if text else {}
+
+
 @contextlib.contextmanager
 def running_versity(folder: Path) -> Iterator[VersityServer]:
     """Run Versity S3 Gateway. Raises :class:`~tests.suites.packages.Missing`."""
@@ -175,6 +223,18 @@ def running_gcs(folder: Path) -> Iterator[GcsServer]:
     port = free_port(0)
     with _running("gcs", [str(program), "-address", f"{HOST}:{port}"], folder, port) as endpoint:
         yield GcsServer(endpoint, service_account_key())
+
+
+@contextlib.contextmanager
+def running_kms(folder: Path) -> Iterator[KmsServer]:
+    """Run an implementation of AWS KMS. Raises :class:`~tests.suites.packages.Missing`."""
+    program = go_program(_EMULATORS / "localkms")
+    port, denied = free_port(0), folder / "denied"
+    denied.touch()
+    command = [str(program), "-address", f"{HOST}:{port}"]
+    command += ["-data", str(folder / "keys"), "-denied", str(denied)]
+    with _running("localkms", command, folder, port) as endpoint:
+        yield KmsServer(endpoint, denied)
 
 
 @contextlib.contextmanager
@@ -242,12 +302,13 @@ def _answers(port: int) -> bool:
     return True
 
 
-def _send(endpoint: str, method: str, target: str, body: str = "", **headers: str) -> None:
+def _send(endpoint: str, method: str, target: str, body: str = "", **headers: str) -> str:
     connection = http.client.HTTPConnection(urllib.parse.urlsplit(endpoint).netloc, timeout=10)
     try:
         connection.request(method, target, body=body, headers=headers)
         answer = connection.getresponse()
         text = answer.read().decode("utf-8", "replace")
         assert answer.status < 300, f"{answer.status} for {method} {target}: {text}"
+        return text
     finally:
         connection.close()

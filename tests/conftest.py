@@ -18,9 +18,11 @@ from tests.apache_kafka import QUICK, KafkaOptions, running
 from tests.clouds import (
     AzureServer,
     GcsServer,
+    KmsServer,
     VersityServer,
     running_azurite,
     running_gcs,
+    running_kms,
     running_versity,
 )
 from tests.effort import examples
@@ -59,6 +61,7 @@ SHARED = (
     "versity",
     "azurite",
     "gcs",
+    "kms",
     "kafka",
 )
 
@@ -235,6 +238,17 @@ def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
     with contextlib.ExitStack() as stack:
         try:
             server = stack.enter_context(running_gcs(tmp_path_factory.mktemp("gcs")))
+        except Missing as missing:
+            pytest.skip(str(missing))
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KmsServer]:
+    """A running implementation of AWS KMS. Skipped where it cannot be built."""
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(running_kms(tmp_path_factory.mktemp("kms")))
         except Missing as missing:
             pytest.skip(str(missing))
         yield server

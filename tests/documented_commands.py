@@ -35,8 +35,8 @@ _FOLDERS = (
 _FILE = re.compile(rf"(?:\./)?(?:{'|'.join(_FOLDERS)})/[\w./-]*")
 #: Programs of others whose arguments are not checked.
 OTHERS = {
-    "awk", "az", "base64", "buildah", "cat", "cd", "chmod", "connect-mirror-maker.sh", "cp", "curl",
-    "debootstrap", "diff", "docker", "echo", "eval", "export", "gcloud", "git", "grep",
+    "awk", "aws", "az", "base64", "buildah", "cat", "cd", "chmod", "connect-mirror-maker.sh", "cp",
+    "curl", "debootstrap", "diff", "docker", "echo", "eval", "export", "gcloud", "git", "grep",
     "kafka-console-consumer.sh", "kafka-console-producer.sh", "kafka-consumer-groups.sh",
     "kafka-get-offsets.sh", "kafka-reassign-partitions.sh", "kafka-topics.sh", "kcat", "kill",
     "kind", "mkdir", "mv", "mvn", "openssl", "pip", "printf", "promtool", "rm", "sed", "sleep",

@@ -390,6 +390,13 @@ TIER: ReasonTable = {
         "storage, or that has other bytes there. Nothing is lost.",
         "Restore the line of that key in the Secret of encryptionKeysSecretRef.",
     ),
+    Reason.ENCRYPTION_KEY_UNAVAILABLE: ReasonEntry(
+        "TieringSettled=False",
+        "AWS KMS does not decrypt an encryption key of the remote storage: the KMS key is disabled "
+        "or deleted, the broker's identity has no permission, or KMS does not answer. The broker "
+        "retries. Nothing is lost.",
+        "Do what the message says: enable the key, allow kms:Decrypt, or repair the network.",
+    ),
     Reason.FOREIGN_CUSTOM_METADATA: ReasonEntry(
         "TieringSettled=False",
         "The custom metadata of a segment belongs to another storage manager.",

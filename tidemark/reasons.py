@@ -81,6 +81,7 @@ class Reason(enum.StrEnum):
     BUCKET_MISSING = "BucketMissing"
     BUCKET_NOT_CONFIGURED = "BucketNotConfigured"
     ENCRYPTION_KEY_MISSING = "EncryptionKeyMissing"
+    ENCRYPTION_KEY_UNAVAILABLE = "EncryptionKeyUnavailable"
     FOREIGN_CUSTOM_METADATA = "ForeignCustomMetadata"
     STORE_ACCESS_DENIED = "StoreAccessDenied"
     STORE_CREDENTIALS_MISSING = "StoreCredentialsMissing"

@@ -240,6 +240,13 @@ CASES = {
         over=100,
         labels={"pod": "broker-1-0"},
     ),
+    "TidemarkKmsFails": AlertCase(
+        series={'tidemark_broker_remote_kms_errors_total{pod="broker-1-0"}': "0x9 1+1x60 61x60"},
+        not_yet=13,
+        fires=20,
+        over=100,
+        labels={"pod": "broker-1-0"},
+    ),
     "TidemarkTierCopyLags": AlertCase(
         series={
             f'{_COPY_LAG}segments{{pod="broker-1-0"}}': "0x9 1+1x120 0x60",

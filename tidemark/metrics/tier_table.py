@@ -84,6 +84,13 @@ CHUNK_FILE_ERRORS = counter(
     "Failures of the cache on disk: damaged or lost files, and a directory that cannot be used.",
 )
 
+KMS_REQUESTS = counter(
+    f"{_OWN}kms_requests", "Requests to AWS KMS for the decryption of encryption keys."
+)
+KMS_ERRORS = counter(
+    f"{_OWN}kms_errors", "Requests to AWS KMS that failed, or that it has refused."
+)
+
 COPY_LAG_BYTES = gauge(
     f"{_TOPICS}remotecopylagbytes",
     "Bytes of closed segments of led partitions that are not in the tier yet.",

@@ -24,6 +24,7 @@ from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.segments.integrity import ObjectDamaged
+from tidemark.tier.stores import aws_kms
 from tidemark.tier.stores.objects import StoreError
 from tidemark.tiering import Tiering
 from tidemark_broker.config import BrokerConfig
@@ -412,6 +413,8 @@ class RemoteLogManager:
                 self._failure_of(task) is not None for task in tuple(self._tasks.values())
             ),
             tier_table.STORE_AVAILABLE: float(bool(status.store_id) and not status.error),
+            tier_table.KMS_REQUESTS: aws_kms.COUNTS.requests,
+            tier_table.KMS_ERRORS: aws_kms.COUNTS.errors,
         }
 
     # ------------------------------------------------------------ the store

@@ -135,9 +135,9 @@ class EncryptableStorageSpec(SpecModel):
 
     encryption_keys_secret_ref: SecretRef | None = None
     """Secret whose key encryptionKeys has the keys that encrypt segments before they are stored. A
-    line is an id, a colon, and 32 bytes in base64. The first line encrypts new segments, all lines
-    decrypt. After a first line none, new segments are not encrypted. Default: segments are not
-    encrypted by brokers."""
+    line is an id, a colon, and 32 bytes in base64, or the ARN of a key of AWS KMS and those bytes
+    as it has encrypted them. The first line encrypts new segments, all lines decrypt. After a first
+    line none, new segments are not encrypted. Default: segments are not encrypted by brokers."""
 
 
 class S3Storage(EncryptableStorageSpec):

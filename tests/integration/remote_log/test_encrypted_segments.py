@@ -1,18 +1,24 @@
 """Compressed and encrypted segments of a broker: copies, reads, rotation, and a missing key."""
 
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.aws import forget_providers
+from tests.clouds import KmsServer
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.test_store_faults import all_is_well, copied_before
 from tests.integration.remote_log.test_tier_exits import until_reported
 from tests.integration.remote_log.test_transactions import batch, send
 from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import TOPIC_ID, VALUE, TieredHost
+from tidemark.metrics import tier_table
 from tidemark.tier.maintenance.rewrap import rewrap
 from tidemark.tier.metadata import queries
 from tidemark.tier.segments.remote_storage_manager import stored_log_bytes
+from tidemark.tier.stores.aws_kms import COUNTS
 from tidemark_broker.replication.remote import RemoteUnavailable
 
 OLD, NEW = (f"k{number}: {'A' * 41}{number}A=\n" for number in (1, 2))
@@ -85,6 +91,71 @@ async def test_missing_key_is_reported_and_recovers_once_it_is_back(host: Tiered
     assert await host.read_tier(0, end) == list(range(4, end, 5))
     await host.until(lambda: not host.summary.error_reason)
     await all_is_well(host, 600)
+
+
+@pytest.fixture
+def kms_identity(kms: KmsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Access key of the process, whose identity on AWS the requests to KMS have."""
+    for name, value in kms.environment.items():
+        monkeypatch.setenv(name, value)
+    forget_providers()
+    yield os.environ["AWS_ACCESS_KEY_ID"]
+    kms.deny()
+    forget_providers()
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        ("DisabledException", "Enable the key in KMS"),
+        ("AccessDeniedException", "Allow the identity kms:Decrypt"),
+    ],
+)
+async def test_key_that_kms_refuses_is_reported_and_recovers(
+    host: TieredHost, kms: KmsServer, kms_identity: str, code: str, advice: str
+) -> None:
+    arn = kms.create_key()
+    configure(host, f"k3: {kms.encrypted_key(arn)}\n")
+    await copied_before(host)
+    await host.upkeep.apply_retention()
+    end, errors = host.partition.log.local_log_start_offset, host.gauge(tier_table.KMS_ERRORS)
+    if code == "DisabledException":
+        kms.call("DisableKey", KeyId=arn)
+    else:
+        kms.deny(kms_identity)
+    # A process requests the key again after some minutes, as a new one does.
+    forget_providers()
+    await host.produce(300)
+    await until_reported(host, "EncryptionKeyUnavailable", arn, code, advice)
+    with pytest.raises(RemoteUnavailable, match=f"{code}.*nothing is lost"):
+        await host.read_tier(0, end)
+    assert host.gauge(tier_table.KMS_ERRORS) > errors
+    kms.call("EnableKey", KeyId=arn)
+    kms.deny()
+    await host.until(lambda: not host.summary.error_reason, 30)
+    assert await host.read_tier(0, end) == list(range(4, end, 5))
+    await all_is_well(host, 600)
+
+
+async def test_segments_of_a_secrets_key_get_a_key_of_kms(
+    host: TieredHost, kms: KmsServer, kms_identity: str
+) -> None:
+    """And the other way: neither rotation needs another format."""
+    configure(host, OLD)
+    await copied_before(host)
+    line = f"k3: {kms.encrypted_key(kms.create_key())}\n"
+    for keys, alone in ((line + OLD, line), (NEW + line, NEW)):
+        configure(host, keys)
+        await host.apply()
+        await host.until(lambda: not host.remote.status().error)
+        requests = COUNTS.requests
+        assert rewrap(host.tier()).rewrapped == len(host.live())
+        # One request of this process, however many segments there are.
+        assert COUNTS.requests - requests <= 1
+        configure(host, alone)
+        await host.apply()
+        await all_is_well(host, 300)
+    assert kms_identity
 
 
 async def test_old_key_is_not_needed_after_a_rotation(host: TieredHost) -> None:

@@ -130,6 +130,8 @@ TAKEN = {
         + "test_bucket_removed_from_the_configuration_has_to_be_added_again",
         "EncryptionKeyMissing": "integration/remote_log/test_encrypted_segments.py::"
         "test_missing_key_is_reported_and_recovers_once_it_is_back",
+        "EncryptionKeyUnavailable": "integration/remote_log/test_encrypted_segments.py::"
+        "test_key_that_kms_refuses_is_reported_and_recovers",
         "ForeignCustomMetadata": _TIER_EXITS + "test_segments_of_another_plugin_need_that_plugin",
         "StoreFull": _FILE_SYSTEM,
         "StorePermissionDenied": _FILE_SYSTEM,

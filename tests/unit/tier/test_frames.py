@@ -32,6 +32,7 @@ from tidemark.tier.stores.key_ring import NO_KEYS, EncryptionKeyMissing, KeyRing
 AUX = Aux(offset_index=b"oi", time_index=b"", leader_epochs=b"0\n0\n", producer_snapshot=b"ps")
 LINES = b"".join(b'{"id": %d, "text": "a line of JSON"}\n' % number for number in range(20_000))
 ONE, TWO = (f"k{number}: {'A' * 41}{number}A=\n" for number in (1, 2))
+ARN = "arn:aws:kms:eu-central-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 OLD, NEW = KeyRing.parse(ONE), KeyRing.parse(TWO + ONE)
 #: Forms of storage: whether it is compressed, and the keys.
 FORMS = {
@@ -268,12 +269,21 @@ def test_a_packed_aux_has_its_frames() -> None:
         ("# the key will follow\n\n", "has no key"),
         ("none\n", "has no key"),
         (f"{ONE}none\n", "line 2 must have"),
+        (f"k1: {ARN} AAAA*", "line 1 must have the ARN of a key of KMS and a CiphertextBlob"),
+        (f"k1: {ARN}", "line 1 must have the ARN of a key of KMS and a CiphertextBlob"),
+        ("k1: arn:aws:kms:evil.example/:111122223333:key/a AAAA", "the ARN of a key of KMS"),
     ],
 )
 def test_the_text_of_keys_is_checked(text: str, message: str) -> None:
     with pytest.raises(InvalidConfig, match=message) as caught:
         KeyRing.parse(text)
     assert "AAAA" not in str(caught.value)
+
+
+def test_lines_of_kms_are_kept_as_they_are() -> None:
+    text = f"k2: {ARN} AAAA\n{ONE}"
+    assert KeyRing.parse(text).to_text() == text
+    assert KeyRing.parse(text).active_id == "k2"
 
 
 def test_the_first_line_is_the_active_key() -> None:

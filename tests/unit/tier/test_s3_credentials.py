@@ -144,10 +144,10 @@ def missing(environment: Mapping[str, str]) -> str:
 
 def test_message_names_every_source_that_was_tried() -> None:
     assert missing(NO_INSTANCE) == (
-        "there are no credentials for S3 (environment: AWS_ACCESS_KEY_ID is not set; web identity: "
+        "there are no credentials of AWS (environment: AWS_ACCESS_KEY_ID is not set; web identity: "
         "AWS_WEB_IDENTITY_TOKEN_FILE is not set; container: AWS_CONTAINER_CREDENTIALS_FULL_URI is "
         "not set; instance metadata: AWS_EC2_METADATA_DISABLED is true). Give the process an "
-        "identity on AWS, or name keys (of a Cluster, in the Secret that credentialsSecretRef "
+        "identity on AWS, or S3 keys (of a Cluster, in the Secret that credentialsSecretRef "
         "names)"
     )
 

@@ -121,7 +121,9 @@ class RemoteStorageManager:
         bucket = self._choose(entry)
         store = self._buckets[bucket]
         digest = LogDigest()
+        # The header first: without a key, nothing is uploaded.
         key = DataKey.create(entry.key) if self.keys.active_id else None
+        header = b"" if key is None else key.wrapped(self.keys)
         # The first piece decides about all of them, so that the parts are read only once.
         rest = _hashed(parts, digest)
         first = _first_piece(rest) if compress else b""
@@ -132,7 +134,7 @@ class RemoteStorageManager:
         pieces = digest.finish()
         table = None if frames is None else frames.finish()
         aux = pack(replace(aux_of(), pieces=pieces, frames=table))
-        stored = aux if key is None else seal_aux(aux, key, self.keys)
+        stored = aux if key is None else seal_aux(aux, key, header)
         # The auxiliary object is last: a copy with both objects is complete.
         store.put(entry.aux_key, stored)
         log_bytes = entry.size_bytes if table is None else table.stored_bytes

@@ -68,7 +68,10 @@ class DataKey:
             raise ValueError("it does not decrypt with the segment's key") from error
 
     def wrapped(self, ring: KeyRing) -> bytes:
-        """Return the header of the auxiliary object for the active key of a ring."""
+        """Return the header of the auxiliary object for the active key of a ring.
+
+        Raises EncryptionKeyUnavailable.
+        """
         key_id = ring.active_id.encode()
         wrapped = ring.wrap(self._bytes, self._context + key_id)
         fields = _FIELDS.pack(_MAGIC, _VERSION, key_id, wrapped)
@@ -82,9 +85,9 @@ class OpenedAux(NamedTuple):
     key: DataKey | None
 
 
-def seal_aux(packed: bytes, key: DataKey, ring: KeyRing) -> bytes:
-    """Return the stored form of a packed auxiliary object."""
-    return key.wrapped(ring) + key.seal(_AUX_NUMBER, packed)
+def seal_aux(packed: bytes, key: DataKey, header: bytes) -> bytes:
+    """Return the stored form of a packed auxiliary object. ``header``: from ``DataKey.wrapped``."""
+    return header + key.seal(_AUX_NUMBER, packed)
 
 
 def open_aux(data: bytes, segment_key: str, ring: KeyRing) -> OpenedAux:

@@ -74,8 +74,8 @@ def ambient_credentials(environment: Mapping[str, str], sts: StsAccess) -> AwsCr
             tried.append(f"{name}: {error}")
             break
     raise CredentialsMissing(
-        f"there are no credentials for S3 ({'; '.join(tried)}). Give the process an identity on "
-        "AWS, or name keys (of a Cluster, in the Secret that credentialsSecretRef names)"
+        f"there are no credentials of AWS ({'; '.join(tried)}). Give the process an identity on "
+        "AWS, or S3 keys (of a Cluster, in the Secret that credentialsSecretRef names)"
     )
 
 

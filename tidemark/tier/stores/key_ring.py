@@ -1,9 +1,10 @@
 """Key-encryption keys of a remote store: they encrypt the keys of segments.
 
 The keys are a text, in a Secret or in a file. Each line has the id of a key, a colon, and 32 random
-bytes in base64. The key of the first line is *active*: it encrypts the keys of new segments. The
-others decrypt those of older segments. If the first line is ``none``, no key is active, and new
-segments are not encrypted. Empty lines and lines that start with ``#`` are skipped.
+bytes in base64, or the same bytes as AWS KMS has encrypted them (``aws_kms``). The key of the first
+line is *active*: it encrypts the keys of new segments. The others decrypt those of older segments.
+If the first line is ``none``, no key is active, and new segments are not encrypted. Empty lines and
+lines that start with ``#`` are skipped.
 """
 
 import base64
@@ -18,6 +19,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tidemark.reasons import Reason
+from tidemark.tier.stores.aws_kms import KmsKey
 from tidemark.tier.stores.config_fields import InvalidConfig
 from tidemark.tier.stores.objects import StoreUnavailable
 
@@ -68,13 +70,13 @@ class KeyRing:
     whether the first key is active. Otherwise all keys only decrypt.
     """
 
-    keys: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
+    keys: tuple[tuple[str, bytes | KmsKey], ...] = field(default=(), repr=False)
     encrypts: bool = True
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse the text of the keys. Raises InvalidConfig, without any key."""
-        keys: list[tuple[str, bytes]] = []
+        keys: list[tuple[str, bytes | KmsKey]] = []
         encrypts = True
         for number, line in enumerate(text.splitlines(), 1):
             content = line.strip()
@@ -86,9 +88,13 @@ class KeyRing:
             key_id, _, encoded = (part.strip() for part in content.partition(":"))
             if not _ID.fullmatch(key_id):
                 raise _invalid(number, "an id of up to 64 letters, digits, dots and hyphens")
-            key = _decoded(encoded)
+            is_of_kms = encoded.startswith("arn:")
+            key = KmsKey.parse(encoded) if is_of_kms else _decoded(encoded)
             if key is None:
-                raise _invalid(number, f"a colon and {KEY_BYTES} bytes in base64 after the id")
+                expected = f"a colon and {KEY_BYTES} bytes in base64 after the id"
+                if is_of_kms:
+                    expected = "the ARN of a key of KMS and a CiphertextBlob in base64 after the id"
+                raise _invalid(number, expected)
             if (key_id, key) in keys:
                 first = keys.index((key_id, key)) + 1
                 raise _invalid(number, f"another key than key {first}")
@@ -110,27 +116,37 @@ class KeyRing:
 
     def to_text(self) -> str:
         """Return the text that ``parse`` reads."""
-        lines = [f"{key_id}: {base64.b64encode(key).decode()}\n" for key_id, key in self.keys]
+        lines = [f"{key_id}: {_encoded(key)}\n" for key_id, key in self.keys]
         return "".join(lines if self.encrypts else (f"{_NONE}\n", *lines))
 
     def wrap(self, data_key: bytes, context: bytes) -> bytes:
-        """Encrypt a segment's key with the active key. ``context`` is needed to decrypt it."""
-        nonce, key = os.urandom(NONCE_BYTES), self.keys[0][1]
+        """Encrypt a segment's key with the active key. ``context`` is needed to decrypt it.
+
+        Raises EncryptionKeyUnavailable.
+        """
+        nonce, key = os.urandom(NONCE_BYTES), _bytes_of(self.keys[0][1])
         return _check_value(key) + nonce + bytes(AESGCM(key).encrypt(nonce, data_key, context))
 
     def is_active(self, key_id: str, wrapped: bytes) -> bool:
-        """Return whether a segment's key was encrypted with the active key."""
-        return key_id == self.active_id != "" and wrapped.startswith(_check_value(self.keys[0][1]))
+        """Return whether a segment's key was encrypted with the active key.
+
+        Raises EncryptionKeyUnavailable.
+        """
+        if not key_id or key_id != self.active_id:
+            return False
+        return wrapped.startswith(_check_value(_bytes_of(self.keys[0][1])))
 
     def unwrap(self, key_id: str, wrapped: bytes, context: bytes, what: str) -> bytes:
         """Decrypt a segment's key. ``what`` names the segment in errors.
 
-        Raises EncryptionKeyMissing, and ValueError if the encrypted key was changed.
+        Raises EncryptionKeyMissing, EncryptionKeyUnavailable, and ValueError if the encrypted key
+        was changed.
         """
         named = [key for name, key in self.keys if name == key_id]
         # Another key of the same id is a mistake in the Secret. It must not look like damage, for
         # which users give up records, and sweeps delete what no manifest names.
-        key = next((key for key in named if wrapped.startswith(_check_value(key))), None)
+        keys = map(_bytes_of, named)
+        key = next((key for key in keys if wrapped.startswith(_check_value(key))), None)
         if key is None:
             raise EncryptionKeyMissing(key_id, what, has_other_bytes=bool(named))
         nonce, sealed = wrapped[_CHECK_BYTES:_SEALED_AT], wrapped[_SEALED_AT:]
@@ -157,6 +173,15 @@ class EncryptableStorage:
 def _check_value(key: bytes) -> bytes:
     """Return bytes that identify a key, and reveal nothing else about it."""
     return hmac.digest(key, b"tidemark key check", hashlib.sha256)[:_CHECK_BYTES]
+
+
+def _bytes_of(key: bytes | KmsKey) -> bytes:
+    """Return the bytes of a key. Raises EncryptionKeyUnavailable."""
+    return key.decrypted() if isinstance(key, KmsKey) else key
+
+
+def _encoded(key: bytes | KmsKey) -> str:
+    return key.to_text() if isinstance(key, KmsKey) else base64.b64encode(key).decode()
 
 
 def _decoded(encoded: str) -> bytes | None:

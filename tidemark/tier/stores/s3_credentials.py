@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tidemark.tier.stores.aws_identity import (
     CredentialsMissing,
@@ -26,8 +26,6 @@ from tidemark.tier.stores.aws_signature import AwsCredentials
 if TYPE_CHECKING:
     from obstore.store import S3Credential
 
-    from tidemark.tier.stores.s3_config import S3Config
-
 logger = logging.getLogger(__name__)
 
 #: Credentials are refreshed this long before they expire, or in the last quarter of a short life.
@@ -39,6 +37,22 @@ _FAILURE_S = 2.0
 #: ``obstore`` requests credentials again 300 s before they expire. It receives an early expiry, so
 #: that it keeps credentials which a store has rejected for a minute at most.
 _OBSTORE_S = 360.0
+
+
+class HasIdentity(Protocol):
+    """Identity of an S3 configuration. Its class is not imported: that would be a cycle."""
+
+    @property
+    def keys(self) -> AwsCredentials | None: ...
+
+    @property
+    def role_arn(self) -> str: ...
+
+    @property
+    def region(self) -> str: ...
+
+    @property
+    def ca(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +140,14 @@ class CredentialProvider:
         return fetched
 
 
-def provider_of(config: "S3Config") -> CredentialProvider:
+def provider_of(config: HasIdentity) -> CredentialProvider:
     """Return the provider of a configuration; those with the same identity share one."""
     return _provider(config.keys, config.role_arn, StsAccess(config.region, config.ca))
+
+
+def ambient_provider(region: str) -> CredentialProvider:
+    """Return the provider of the process's own identity, for other services than S3."""
+    return _provider(None, "", StsAccess(region))
 
 
 @functools.lru_cache(maxsize=32)

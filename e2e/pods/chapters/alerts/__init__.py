@@ -48,6 +48,10 @@ NOT_HERE = {
         "it takes a cache on a file system that fails: tests/unit/remote_log/test_chunk_files.py "
         "has one and counts its errors"
     ),
+    "TidemarkKmsFails": (
+        "it takes a server of KMS: tests/integration/remote_log/test_encrypted_segments.py has one "
+        "that refuses keys, and sees the condition and the count"
+    ),
 }
 
 
