@@ -189,7 +189,7 @@ bench-stored-forms: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.stored_forms $(if $(ROUNDS),--rounds $(ROUNDS))
 
 # SEEDS: number of runs of the simulated cluster, of all kinds in turn. SEED=17: this run only, with its event log.
-# KIND: moves, backups, restores, down (etcd is restored while a broker is down), torn (the same, and another broker has lost its tail), heads, or tables (a topic and its table).
+# KIND: moves, backups, restores, down (etcd is restored while a broker is down), torn (the same, and another broker has lost its tail), heads, lag, readers, or tables (a topic and its table).
 SEEDS ?= 1000
 simulate: $(ALL)
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(KIND),--$(KIND))

@@ -8,12 +8,23 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from default_clients import CLIENTS
+from kafka import KafkaConsumer
+from kafka import TopicPartition as PythonTopicPartition
 from local_cluster import RunningCluster, wait
 
 from tests.kafka_programs import JAVA, kafka_jars
 from tests.suites.packages import Missing, go_program
 from tidemark_devcluster import processes
 
+MARKS = [
+    pytest.mark.slow,
+    pytest.mark.full,
+    # kafka-python leaves its sockets to the garbage collector.
+    pytest.mark.filterwarnings(
+        "ignore:unclosed <socket:ResourceWarning",
+        "ignore::pytest.PytestUnraisableExceptionWarning",
+    ),
+]
 RECORDS = 12_000
 VALUE = b"x" * 1000
 #: Records that are in the tier only once local retention has run.
@@ -45,6 +56,32 @@ class ConfluentReader:
         while (message := self._consumer.poll(60)) is not None:
             assert message.error() is None, message.error()
             yield message.offset()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class KafkaPythonReader:
+    """kafka-python, with small fetches."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._consumer = KafkaConsumer(
+            bootstrap_servers=bootstrap.split(","),
+            group_id=None,
+            consumer_timeout_ms=60_000,
+            fetch_max_bytes=200_000,
+            max_partition_fetch_bytes=200_000,
+            metadata_max_age_ms=1000,
+        )
+        place = PythonTopicPartition(topic, 0)
+        self._consumer.assign([place])
+        self._consumer.seek(place, 0)
+
+    def offsets(self) -> Iterator[int]:
+        """Yield the offset of each record."""
+        for message in self._consumer:
+            assert message.value == VALUE
+            yield message.offset
 
     def close(self) -> None:
         self._consumer.close()
@@ -92,8 +129,10 @@ def franz_reader(bootstrap: str, topic: str) -> ProgramReader:
     return ProgramReader([program, bootstrap, topic, str(RECORDS)])
 
 
-READERS: Mapping[str, Callable[[str, str], ConfluentReader | ProgramReader]] = {
+Reader = ConfluentReader | KafkaPythonReader | ProgramReader
+READERS: Mapping[str, Callable[[str, str], Reader]] = {
     "confluent-kafka": ConfluentReader,
+    "kafka-python": KafkaPythonReader,
     "java": java_reader,
     "franz-go": franz_reader,
 }

@@ -10,6 +10,7 @@ from cold_topics import (
     AVAILABLE,
     BROKERS,
     COLD,
+    MARKS,
     READERS,
     RECORDS,
     VALUE,
@@ -22,7 +23,7 @@ from local_cluster import RunningCluster, wait
 
 from tidemark.configuration.broker_keys import REMOTE_READERS
 
-pytestmark = [pytest.mark.slow, pytest.mark.full]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,17 @@ from dataclasses import dataclass
 
 import pytest
 from cold_topics import AVAILABLE as STORE_AVAILABLE
-from cold_topics import BROKERS, COLD, READERS, RECORDS, VALUE, cold_topic, metric, read_bytes
+from cold_topics import (
+    BROKERS,
+    COLD,
+    MARKS,
+    READERS,
+    RECORDS,
+    VALUE,
+    cold_topic,
+    metric,
+    read_bytes,
+)
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from local_cluster import RunningCluster, run_cluster, wait
@@ -23,7 +33,7 @@ from tidemark.wire.connection import KafkaConnection
 from tidemark_devcluster import processes
 from tidemark_devcluster.processes import ProcessRecord
 
-pytestmark = [pytest.mark.slow, pytest.mark.full]
+pytestmark = MARKS
 
 FETCH_VERSION = 12
 

@@ -13,6 +13,7 @@ from tests.simulation.cluster import (
     HEADS,
     LAG,
     MOVES,
+    READERS,
     RESTORES,
     TORN,
     SimulationOutcome,
@@ -54,6 +55,9 @@ def main() -> int:
         "--lag", action="store_true", help="leaders close segments early for a maximum lag"
     )
     kinds.add_argument(
+        "--readers", action="store_true", help="a Reader serves the tier while records are deleted"
+    )
+    kinds.add_argument(
         "--tables", action="store_true", help="a topic and the table that it is exported to"
     )
     asked = parser.parse_args()
@@ -66,6 +70,7 @@ def main() -> int:
         (asked.torn, TORN),
         (asked.heads, HEADS),
         (asked.lag, LAG),
+        (asked.readers, READERS),
     )
     profile = next((item for is_asked, item in named if is_asked), None)
     # One seed prints its whole story, which a developer reads to find the cause.

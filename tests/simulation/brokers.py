@@ -10,6 +10,7 @@ import contextlib
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
 
 from tests.answers import room
@@ -21,6 +22,10 @@ from tidemark.records.batch import parse_header
 from tidemark.tls.identity import TlsIdentity
 from tidemark.wire import control
 from tidemark_broker import config as broker_config
+from tidemark_broker.admission.time_slice import TimeSlice
+from tidemark_broker.api.fetch_session import PartitionRequest
+from tidemark_broker.api.read_confirmations import ConfirmColdReadsRequest
+from tidemark_broker.api.records import fetch_reader
 from tidemark_broker.broker import BrokerServer
 from tidemark_broker.listeners import CLIENTS
 from tidemark_broker.log import StorageError, reading
@@ -29,6 +34,7 @@ from tidemark_broker.remote_log.remote_log_manager import RemoteLogManager
 from tidemark_broker.replication.following.wire import ReplicaFetchRequest
 from tidemark_broker.replication.hosting.log_directory import LogDirectory
 from tidemark_broker.replication.partition import Partition, Role, isr_and_high_watermark
+from tidemark_broker.replication.types import FetchResult
 from tidemark_broker.transactions.wire import WriteMarkersRequest
 
 CLUSTER_UID = "00000000-0000-4000-8000-000000000001"
@@ -293,6 +299,7 @@ class BrokerProcess:
         self._serve = {
             ReplicaFetchRequest: broker.fetch_service.handle,
             WriteMarkersRequest: broker.marker_writer.serve,
+            ConfirmColdReadsRequest: broker.confirmation_service.serve,
         }
         # The checks run after each step of this loop.
         self.loop.watch = self.machine.cluster.checks.watcher(self)
@@ -333,6 +340,23 @@ class BrokerProcess:
 
     def partition(self, topic: str, number: int) -> Partition | None:
         return None if self.broker is None else self.broker.manager.get(topic, number)
+
+    async def read_as_reader(self, key: tuple[str, int], offset: int) -> FetchResult:
+        """Return a Reader's answer to a Fetch of one partition."""
+        assert self.broker is not None
+        # The clock of time slices is not simulated.
+        call: Any = SimpleNamespace(
+            services=self.broker.dispatcher._services, time_slice=TimeSlice(lambda: 0.0)
+        )
+        request = PartitionRequest(*key, offset, 4000)
+        deadline_s = self.world.now_s + 1.0
+        (read,) = await fetch_reader.read_from_tier([request], call, 4000, deadline_s)
+        return read.result
+
+    @property
+    def is_reader(self) -> bool:
+        """Whether it runs, and serves as a Reader."""
+        return self.broker is not None and self.broker.manager.is_reader
 
     @property
     def partitions(self) -> tuple[Partition, ...]:

@@ -27,7 +27,7 @@ class Clients:
         self.world = cluster.world
         self.keys: list[Key] = []
         self.producing = True
-        self.acked = self.refused = self.read = self.read_remote = 0
+        self.acked = self.refused = self.read = self.read_remote = self.read_from_readers = 0
         #: What :meth:`read_whole` could not read, and why.
         self.unread: dict[Key, str] = {}
         self._number = 0
@@ -110,6 +110,8 @@ class Clients:
         if self.producing:
             self.world.after(self._consume_s * 2 * chance.random(), self._consume)
             self.read_once(chance.choice(self.keys))
+            if self.cluster.readers:
+                self._read_cold(chance.choice(self.keys))
 
     def read_once(self, key: Key) -> None:
         process = self._leader(key)
@@ -152,6 +154,36 @@ class Clients:
                 checks.fail("8", f"{key}: broker {process.node_id} read {offset} after the Delete")
         checks.consumed(key, data, remote=remote, node=process.node_id, epoch=epoch)
         self._go_on(key, offset, answer.high_watermark, data, remote=remote)
+
+    def _read_cold(self, key: Key) -> None:
+        """One consumer reads at a Reader, at any offset: the log start may be unknown to it."""
+        chance = self.world.chance
+        process = self.cluster.machines[chance.choice(self.cluster.readers)].alive
+        offset = chance.randrange(self.cluster.checks.ledgers[key].end + 1)
+        if process is not None:
+            network = self.world.network
+            network.send(self.world.ether, process.loop, self._fetch_cold, process, key, offset)
+
+    def _fetch_cold(self, process: BrokerProcess, key: Key, offset: int) -> None:
+        if process.is_reader:
+            process.loop.create_task(self._fetched_cold(process, key, offset))
+
+    async def _fetched_cold(self, process: BrokerProcess, key: Key, offset: int) -> None:
+        checks = self.cluster.checks
+        # Noted before the read: a deletion that is acknowledged meanwhile does not count.
+        deleted_to, too_late = checks.ledgers[key].deleted_to, checks.remote_is_deleted
+        result = await process.read_as_reader(key, offset)
+        if not result.data:
+            return
+        self.read_from_readers += 1
+        if offset < deleted_to:
+            checks.fail(
+                "2", f"{key}: Reader {process.node_id} served {offset}, deleted is to {deleted_to}"
+            )
+        if too_late:
+            checks.fail("8", f"{key}: Reader {process.node_id} served {offset} after the Delete")
+        epoch = result.leader_epoch
+        checks.consumed(key, bytes(result.data), remote=True, node=process.node_id, epoch=epoch)
 
     def _go_on(self, key: Key, offset: int, end: int, data: bytes, *, remote: bool) -> None:
         for batch in batches_of(data):

@@ -87,6 +87,7 @@ class Profile:
     partitions: int = 1
     brokers: int = 3
     late_broker: bool | None = None
+    readers: int = 0
     faults: Mapping[str, float] = field(default_factory=lambda: FAULTS)
     users: Mapping[str, float] = field(default_factory=lambda: USERS)
     transactions: bool = False
@@ -208,6 +209,28 @@ LAG = Profile(
 )
 
 
+#: A Reader serves the tier while users delete records and tiering, and processes are paused.
+READERS = Profile(
+    tiered=True,
+    unclean=False,
+    late_broker=False,
+    readers=1,
+    fault_s=1.2,
+    faults={
+        "stall": 5,
+        "stall of the loop": 2,
+        "kill": 2,
+        "bad network": 2,
+        "cut off": 2,
+        "bad store": 1,
+        "shut down": 1,
+    },
+    users={"delete records": 3, "tiering": 1},
+    user_s=2.5,
+    consume_s=0.1,
+)
+
+
 @dataclass(slots=True)
 class SimulationOutcome:
     """Outcome of a seed; ``seconds`` of processor time."""
@@ -241,6 +264,8 @@ class SimulatedCluster:
         self.operators: dict[str, OperatorProcess] = {}
         self.lives = 0
         self.clients = Clients(self)
+        # Numbers of the brokers without replicas, known once the run begins.
+        self.readers = range(0)
         self.faulting = True
 
     def _written(self, who: str, old: Json | None, new: Json) -> None:
@@ -257,6 +282,10 @@ class SimulatedCluster:
         for node in range(1, profile.brokers + 1):
             self.machines[node] = SimulatedMachine(self, node, names, profile.lag_ms)
             self.make_broker(node)
+        self.readers = range(profile.brokers + 1, profile.brokers + 1 + profile.readers)
+        for node in self.readers:
+            self.machines[node] = SimulatedMachine(self, node, names, profile.lag_ms)
+            self.make_broker(node, role="Reader")
         for name in names:
             self.start_operator(name)
         # Three runs in ten have a broker that joins later, so that placeholders are filled.
@@ -296,8 +325,8 @@ class SimulatedCluster:
             empty = {"controllerEpoch": 0, "commit": 0, "partitions": [], "tombstones": []}
             self.kube.create("user", PARTITION_SLICE, NAMESPACE, {"metadata": meta, **empty})
 
-    def make_broker(self, node: int) -> None:
-        spec = {"clusterRef": {"name": "main"}, "nodeId": node, "workload": "External"}
+    def make_broker(self, node: int, **fields: str) -> None:
+        spec = {"clusterRef": {"name": "main"}, "nodeId": node, "workload": "External", **fields}
         body = {"metadata": {"name": f"broker-{node}"}, "spec": spec}
         self.kube.create("user", BROKER, NAMESPACE, body)
 
@@ -763,6 +792,7 @@ def _outcome(cluster: SimulatedCluster, seconds: float) -> SimulationOutcome:
         "refused": clients.refused,
         "read": clients.read,
         "read from the tier": clients.read_remote,
+        "read from Readers": clients.read_from_readers,
         "fsyncs": sum(machine.disk.fsyncs for machine in cluster.machines.values()),
         "API writes": cluster.kube.writes,
     }

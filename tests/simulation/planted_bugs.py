@@ -13,10 +13,20 @@ from unittest import mock
 
 from kio.schema.errors import ErrorCode
 
-from tests.simulation.cluster import BACKUPS, DOWN, HEADS, MOVES, RESTORES, TORN, Profile
+from tests.simulation.cluster import (
+    BACKUPS,
+    DOWN,
+    HEADS,
+    MOVES,
+    READERS,
+    RESTORES,
+    TORN,
+    Profile,
+)
 from tidemark.tier.metadata import transitions
 from tidemark.tier.metadata.head import Head
 from tidemark.wire import control
+from tidemark_broker.api.records import fetch_reader
 from tidemark_broker.log.retention import RetentionInput
 from tidemark_broker.remote_log.head_writer import HeadWriter
 from tidemark_broker.remote_log.leader_tasks import LeaderTasks
@@ -37,6 +47,7 @@ _put = SliceStore._put
 _merge = MetadataCache._merge
 _settled = reassignment.settled
 _raise_floor = transitions._raise_floor
+_ask = fetch_reader._ask
 
 CALM = Profile(users={}, unclean=False, late_broker=False, settle=False)
 #: Three replicas that drop out of the ISR and come back all the time, with late answers.
@@ -133,6 +144,10 @@ def replaced(target: str, value: Any) -> Callable[[], contextlib.AbstractContext
 
 def _only_committed(leader: LeaderRole) -> frozenset[int]:
     return frozenset(leader.row.isr)
+
+
+async def _ask_once(candidates: Any, services: Any) -> None:
+    await _ask([candidate for candidate in candidates if not candidate.is_cold], services)
 
 
 def _as_if_stored(leader: LeaderRole) -> frozenset[int]:
@@ -474,6 +489,13 @@ BUGS: tuple[Bug, ...] = (
         HEADS,
         frozenset({"1", "2", "3", "4", "5", "6", "9", "10", "11", "convergence"}),
         replaced("tidemark.tier.metadata.head.HeadPosition.is_behind", lambda *_: False),
+    ),
+    Bug(
+        "a Reader trusts an earlier confirmation",
+        READERS,
+        frozenset({"2", "8"}),
+        replaced("tidemark_broker.api.records.fetch_reader._ask", _ask_once),
+        first=10,
     ),
     Bug("a former copier still writes", TIERED_STALLS, frozenset({"6"}), _everybody_writes),
     Bug(

@@ -12,6 +12,7 @@ from tests.simulation.cluster import (
     HEADS,
     LAG,
     MOVES,
+    READERS,
     RESTORES,
     TORN,
     Profile,
@@ -25,6 +26,7 @@ EVENTS_SHOWN = 30
 _ROTATION = (
     *(Profile(), DOWN, Profile(), MOVES, Profile(), BACKUPS),
     *(Profile(), RESTORES, LAG, HEADS, Profile(), TORN),
+    *(Profile(), READERS),
 )
 
 
