@@ -73,6 +73,14 @@ SECTIONS = (
     ),
     Section(name="failover", title="Recovery from a failed leader", command="make bench-failover"),
     Section(
+        name="tier-lag",
+        title="Recovery point",
+        command="make bench-tier-lag",
+        note="Seconds from the acknowledgement of a record until it is in the tier, with "
+        "`maxLag.time` of 10 s. Segments and PUT requests are those of one partition, with those "
+        "of merges. A segment of 1 GiB takes 133 PUT requests.",
+    ),
+    Section(
         name="pipeline",
         title="Tables and exports on Spark",
         command="make bench-pipeline",
