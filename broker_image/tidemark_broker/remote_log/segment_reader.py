@@ -14,7 +14,7 @@ have the log itself.
 
 import struct
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,6 +27,7 @@ from tidemark.records.batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD,
     MAGIC,
+    Buffer,
     CorruptBatch,
     TimestampType,
     parse_header,
@@ -106,10 +107,10 @@ class Caches:
         """
         self.files = files
         self.count = count
-        #: Held by the thread that goes through the batches of a read. It is Python code, so more
-        #: threads would not be faster, and the event loop would wait for each of them in turn.
-        #: Nothing is loaded meanwhile.
-        self.walking = ordered_lock(LockRank.LEAF)
+        #: Held by the thread that checks and decodes loaded bytes. The event loop would wait for
+        #: each of several such threads in turn, for the interpreter or for a core. Nothing is
+        #: loaded meanwhile.
+        self.checking = ordered_lock(LockRank.LEAF)
         #: A whole number of pieces, so that a chunk can be checked by itself.
         self.chunk_bytes = -(-settings.chunk_bytes // PIECE_BYTES) * PIECE_BYTES
         self.chunks: ByteCache[tuple[object, int], bytes] = ByteCache(
@@ -161,23 +162,12 @@ class SegmentReader:
         loaded_end = self._load_about(offset, max_bytes, position)
         # ``line`` checks that each batch continues the offsets and bytes of the one before it.
         line, first = self._find(offset) if position is None else self._start_at(offset, position)
-        batches = [first]
         # A batch that is not loaded yet is left to the next read, for which it is a whole request.
-        with self._caches.walking:
-            while batches[-1].end + HEADER_BYTES <= loaded_end:
-                batch = self._batch_at(batches[-1].end)
-                # The batch does not fit any more.
-                if batch.end - first.position > max_bytes or batch.end > loaded_end:
-                    break
-                self._follow(line, batch)
-                batches.append(batch)
-        last = batches[-1]
-        # Headers were checked during the walk; now the records are, in one pass.
-        data = self._bytes(first.position, last.end)
-        with self._caches.walking:
-            for batch in batches:
-                line.check_batch(data, batch.position - first.position)
-        return data, last.last_offset + 1, last.end
+        end = max(first.end, min(loaded_end, first.position + max_bytes))
+        data = self._bytes(first.position, end)
+        with self._caches.checking:
+            size = line.check_batches(data, first.position)
+        return data[:size], line.expected, first.position + size
 
     def aborted(self, start: int, end: int) -> Sequence[AbortedTxn]:
         """Return this segment's aborted transactions with records in [start, end)."""
@@ -279,28 +269,32 @@ class SegmentReader:
         size = self._caches.chunk_bytes
         return number * size, min((number + 1) * size, self._entry.size_bytes)
 
-    def _fetch_run(self, run: Sequence[int]) -> Iterator[tuple[bytes, bytes]]:
+    def _fetch_run(self, run: Sequence[int]) -> list[tuple[bytes, bytes]]:
         """Read adjacent chunks in one request, and check them.
 
-        Yield each chunk and its stored form, in order. Raises ObjectDamaged if the object's length
+        Return each chunk and its stored form, in order. Raises ObjectDamaged if the object's length
         or a digest differs from the manifest.
         """
-        segments, frames = self._tier.segments, self._indexes().frames
+        segments, indexes = self._tier.segments, self._indexes()
+        frames = indexes.frames
         start, end = self._bounds(run[0])[0], self._bounds(run[-1])[1]
         stored = segments.fetch_stored(self._entry, start, end, frames)
         self._caches.count(tier_table.STORE_READS, 1)
         self._caches.count(tier_table.STORE_READ_BYTES, len(stored))
-        if frames is None:
-            self._check_pieces(start, end, stored)
-        # Frames are verified by their own digests when they are decoded, so pieces are not hashed.
-        at = 0
-        for number in run:
-            begin, behind = self._bounds(number)
-            part = stored[at : at + _stored_bytes(frames, begin, behind)]
-            at += len(part)
-            yield segments.decode(self._entry, part, begin, behind, frames), part
+        found, view, at = [], memoryview(stored), 0
+        with self._caches.checking:
+            # Frames are verified by their own digests when they are decoded.
+            if frames is None:
+                self._check_pieces(start, end, stored, indexes.pieces)
+            for number in run:
+                begin, behind = self._bounds(number)
+                # A copy, so that the chunk can be evicted without the others of the request.
+                part = bytes(view[at : at + _stored_bytes(frames, begin, behind)])
+                at += len(part)
+                found.append((segments.decode(self._entry, part, begin, behind, frames), part))
+        return found
 
-    def _check_pieces(self, start: int, end: int, data: bytes) -> None:
+    def _check_pieces(self, start: int, end: int, data: Buffer, pieces: Sequence[bytes]) -> None:
         """Check bytes of the log that are stored as they are. Raises ObjectDamaged."""
         # The object's length differs from the manifest's.
         if len(data) != end - start:
@@ -309,7 +303,7 @@ class SegmentReader:
             )
         # Segments copied by earlier versions have no digests of pieces.
         if self._entry.digests is not None:
-            wrong = wrong_piece(data, start, self._indexes().pieces)
+            wrong = wrong_piece(data, start, pieces)
             if wrong is not None:
                 raise self._damaged(f"its digest differs at byte {wrong}")
 
@@ -317,7 +311,7 @@ class SegmentReader:
         """Load what a read will need in one request, which the index shows except for a large
         batch.
 
-        Return the position up to which the log is loaded. See :meth:`read` for the parameters.
+        Return the position up to which the log is read. See :meth:`read` for the parameters.
         """
         index, size = self._indexes().offsets, self._caches.chunk_bytes
         begin = index.entry_for(offset)[1] if position is None else position
@@ -329,7 +323,14 @@ class SegmentReader:
             end = last if last > begin else end
         last_chunk = max(begin, end - 1) // size
         self._load(begin // size, last_chunk)
-        return min((last_chunk + 1) * size, self._entry.size_bytes)
+        loaded_end = min((last_chunk + 1) * size, self._entry.size_bytes)
+        if position is None:
+            return loaded_end
+        # Batches behind the last indexed one may be whole. What is not returned is not copied.
+        limit = min(loaded_end, begin + max_bytes)
+        while end + HEADER_BYTES <= limit and (batch := self._batch_at(end)).end <= limit:
+            end = batch.end
+        return end
 
     def _first_in_batch(
         self,

@@ -276,7 +276,7 @@ class AivenSegments:
 
     def manifest(self, key: str) -> Manifest:
         """Return the manifest of a segment. Raises ManifestCorrupt."""
-        data = self._store.get_range(key + MANIFEST, 0, _MANIFEST_BYTES_MAX + 1)
+        data = bytes(self._store.get_range(key + MANIFEST, 0, _MANIFEST_BYTES_MAX + 1))
         where = f"{key}{MANIFEST} in {self._store.describe()}"
         if len(data) > _MANIFEST_BYTES_MAX:
             raise ManifestCorrupt(f"{where} has more than {_MANIFEST_BYTES_MAX} bytes")
@@ -285,7 +285,8 @@ class AivenSegments:
     def index(self, manifest: Manifest, name: str) -> bytes:
         """Return an index of a segment."""
         position, size = manifest.indexes[name]
-        stored = self._store.get_range(manifest.entry.key + INDEXES, position, position + size)
+        end = position + size
+        stored = bytes(self._store.get_range(manifest.entry.key + INDEXES, position, end))
         # Nothing else would notice that the end of an index is missing.
         if len(stored) != size:
             what = f"{name} index: {len(stored)} of its {size} bytes are there"
@@ -315,7 +316,7 @@ class AivenSegments:
             return b""
         manifest, transformation = self._opened(entry.key)
         if transformation.is_identity:
-            return self._store.get_range(entry.log_key, start, end)
+            return bytes(self._store.get_range(entry.log_key, start, end))
         numbers = manifest.chunks.containing(start, end)
         begin = start - numbers.start * manifest.chunks.chunk_bytes
         data = b"".join(self._chunks(manifest, transformation, numbers))
@@ -372,7 +373,7 @@ class AivenSegments:
         chunks = manifest.chunks
         begin = chunks.stored_start(numbers.start)
         end = chunks.stored_ends[numbers[-1]]
-        stored = self._store.get_range(manifest.entry.log_key, begin, end)
+        stored = bytes(self._store.get_range(manifest.entry.log_key, begin, end))
         for number in numbers:
             piece = stored[chunks.stored_start(number) - begin : chunks.stored_ends[number] - begin]
             # An error names the chunk, so that its bytes can be compared with a copy.

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.integration.remote_log.tiered_host import TieredHost
+from tidemark.records.batch import Buffer
 from tidemark.tier.metadata.manifest import ManifestStore
 from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.metadata.topics import TopicCatalog
@@ -41,7 +42,7 @@ class BlockingStorage(RemoteStorageManager):
 
     def fetch_stored(
         self, entry: SegmentEntry, start: int, end: int, frames: Frames | None
-    ) -> bytes:
+    ) -> Buffer:
         self._block("reads", entry)
         return super().fetch_stored(entry, start, end, frames)
 

@@ -9,7 +9,7 @@ import pytest
 
 from tidemark.logfiles.offset_index import OffsetIndex
 from tidemark.logfiles.transaction_index import AbortedTxn
-from tidemark.records.batch import HEADER_BYTES, iter_headers, set_max_timestamp
+from tidemark.records.batch import HEADER_BYTES, Buffer, iter_headers, set_max_timestamp
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import UnpackLimits
 from tidemark.tier.maintenance.rewrap import rewrap
@@ -43,7 +43,7 @@ class CountingStorage(RemoteStorageManager):
 
     def fetch_stored(
         self, entry: SegmentEntry, start: int, end: int, frames: Frames | None
-    ) -> bytes:
+    ) -> Buffer:
         self.reads.append((start // PIECE_BYTES, -(-(end - start) // PIECE_BYTES)))
         return super().fetch_stored(entry, start, end, frames)
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import pytest
 
+from tidemark.records.batch import Buffer
 from tidemark.tier.metadata.head import Claim, Head, new_head
 from tidemark.tier.metadata.segment import SegmentEntry, new_segment
 from tidemark.tier.stores.directory import DirectoryStore
@@ -178,7 +179,7 @@ class FaultyStore:
     def get(self, key: str) -> VersionedObject:
         return self._call("get", key, lambda: self._store.get(key))
 
-    def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:
+    def get_range(self, key: str, start: int, end_exclusive: int) -> Buffer:
         return self._call(
             "get_range", key, lambda: self._store.get_range(key, start, end_exclusive)
         )

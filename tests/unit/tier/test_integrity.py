@@ -112,6 +112,9 @@ def log_of(*batches: tuple[int, int]) -> bytearray:
     )
 
 
+Walk = Callable[[SegmentEntry, bytes], None]
+
+
 def walk(entry: SegmentEntry, data: bytes) -> None:
     """Read and verify the complete object."""
     line = BatchLine(entry, "memory")
@@ -121,6 +124,15 @@ def walk(entry: SegmentEntry, data: bytes) -> None:
     line.finish()
 
 
+def walk_at_once(entry: SegmentEntry, data: bytes) -> None:
+    """Verify all batches of the object but its first by one call, as a broker does."""
+    line, (_, first) = BatchLine(entry, "memory"), next(iter_headers(data))
+    line.follow(first.base_offset, first.last_offset, 0, first.size_bytes)
+    line.check_batches(bytes(data), 0)
+    line.finish()
+
+
+@pytest.mark.parametrize("walk", [walk, walk_at_once])
 class TestBatchLine:
     BATCHES = ((10, 3), (13, 1), (14, 6))
 
@@ -128,11 +140,11 @@ class TestBatchLine:
         entry = place.segment(10, 19, size_bytes=len(log_of(*self.BATCHES)))
         return replace(entry, digests=Digests(b"", b"")) if known else entry
 
-    def test_an_unchanged_object_is_accepted(self, place: Any) -> None:
+    def test_an_unchanged_object_is_accepted(self, place: Any, walk: Walk) -> None:
         for known in (True, False):
             walk(self.entry(place, known=known), log_of(*self.BATCHES))
 
-    def test_a_trimmed_segment_is_verified_as_it_was_copied(self, place: Any) -> None:
+    def test_a_trimmed_segment_is_verified_as_it_was_copied(self, place: Any, walk: Walk) -> None:
         walk(replace(self.entry(place), from_offset=15), log_of(*self.BATCHES))
 
     @pytest.mark.parametrize(
@@ -151,6 +163,7 @@ class TestBatchLine:
     def test_a_changed_object_is_rejected(
         self,
         place: Any,
+        walk: Walk,
         known: bool,
         change: Callable[[bytearray, list[int]], None],
         message: str,
@@ -164,7 +177,7 @@ class TestBatchLine:
         for fragment in (entry.log_key, "in memory", "RecordDeletion before offset 20"):
             assert fragment in str(caught.value)
 
-    def test_an_unknown_leader_epoch_is_rejected(self, place: Any) -> None:
+    def test_an_unknown_leader_epoch_is_rejected(self, place: Any, walk: Walk) -> None:
         log = log_of(*self.BATCHES)
         position = [position for position, _ in iter_headers(log)][1]
         restamp(log, position, 13, 2)
@@ -172,3 +185,14 @@ class TestBatchLine:
             walk(self.entry(place), log)
         # Entries of the first format have no digests, and their epochs were not checked.
         walk(self.entry(place, known=False), log)
+
+
+@pytest.mark.parametrize("cut_bytes", [1, 70])
+def test_a_batch_that_the_data_cuts_is_left_out(place: Any, cut_bytes: int) -> None:
+    log = bytes(log_of((10, 3), (13, 1), (14, 6)))
+    entry = place.segment(10, 19, size_bytes=len(log))
+    positions = [*(position for position, _ in iter_headers(log)), len(log)]
+    line = BatchLine(entry, "memory", 13)
+    line.follow(13, 13, positions[1], positions[2] - positions[1])
+    size = line.check_batches(log[positions[1] : -cut_bytes], positions[1])
+    assert (size, line.expected) == (positions[2] - positions[1], 14)

@@ -96,7 +96,7 @@ class AuditRecord:
 def read_record(store: ObjectStore) -> AuditRecord:
     """Return the record, empty if there is none. Raises AuditUnreadable, StoreError."""
     try:
-        data = store.get_range(AUDIT_KEY, 0, BYTES_MAX + 1)
+        data = bytes(store.get_range(AUDIT_KEY, 0, BYTES_MAX + 1))
     except ObjectNotFound:
         return AuditRecord()
     return decode(data)

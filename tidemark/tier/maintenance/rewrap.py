@@ -112,7 +112,7 @@ def _rewrapped(store: ObjectStore, keys: KeyRing, key: str, *, dry_run: bool) ->
     """Examine one auxiliary object, and change its header if necessary."""
     try:
         # The header shows whether there is anything to do, so usually little is read.
-        header = store.get_range(key, 0, HEADER_BYTES)
+        header = bytes(store.get_range(key, 0, HEADER_BYTES))
         if not is_sealed(header):
             return _Outcome("")
         key_id, is_active = key_id_of(header), has_active_key(header, keys)

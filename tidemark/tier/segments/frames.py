@@ -100,7 +100,7 @@ class Frames:
         """Return the range of the object with the bytes ``start`` to ``end`` of the log."""
         return self.starts[start // PIECE_BYTES], self.starts[-(-end // PIECE_BYTES)]
 
-    def decode(self, stored: bytes, start: int, end: int, log_bytes: int) -> bytes:
+    def decode(self, stored: Buffer, start: int, end: int, log_bytes: int) -> bytes:
         """Return the bytes ``start`` to ``end`` of a log of ``log_bytes``.
 
         ``stored``: the bytes of the object in :meth:`stored_range`. Raises ValueError if they are
@@ -113,7 +113,7 @@ class Frames:
             raise ValueError(f"it has no bytes from {offset + len(stored)} to {self.starts[past]}")
         pieces: list[Buffer] = []
         for number in range(first, past):
-            frame = stored[self.starts[number] - offset : self.starts[number + 1] - offset]
+            frame = bytes(stored[self.starts[number] - offset : self.starts[number + 1] - offset])
             size = min(PIECE_BYTES, log_bytes - number * PIECE_BYTES)
             try:
                 pieces.append(self._decode_frame(number, frame, size))

@@ -87,7 +87,7 @@ class LogDigest:
         self._piece, self._in_piece = hashlib.sha256(), 0
 
 
-def wrong_piece(data: bytes, position: int, pieces: Sequence[bytes]) -> int | None:
+def wrong_piece(data: Buffer, position: int, pieces: Sequence[bytes]) -> int | None:
     """Return the log position of the first piece in ``data`` that differs, None if all match.
 
     ``pieces``: the SHA-256 digests of the log's pieces of ``PIECE_BYTES`` each. ``position``: byte
@@ -189,19 +189,20 @@ class BatchLine:
         copied_end: int | None = None,
     ) -> None:
         self._entry, self._store, self._copied_end = entry, store, copied_end
-        self._expected = entry.start_offset if expected is None else expected
+        #: Base offset of the next batch.
+        self.expected = entry.start_offset if expected is None else expected
         self._epochs = frozenset(epoch for epoch, _ in entry.leader_epochs)
 
     def follow(self, base_offset: int, last_offset: int, position: int, size_bytes: int) -> None:
         """Check that the batch at ``position`` of the log is the next one. Raises ObjectDamaged."""
         entry = self._entry
-        is_behind_gap = self._copied_end is not None and base_offset > self._expected
-        if base_offset != self._expected and not is_behind_gap:
+        is_behind_gap = self._copied_end is not None and base_offset > self.expected
+        if base_offset != self.expected and not is_behind_gap:
             raise self._damaged(
                 f"the batch at byte {position} begins with offset {base_offset}, not with "
-                f"{self._expected}"
+                f"{self.expected}"
             )
-        self._expected = last_offset + 1
+        self.expected = last_offset + 1
         # The last byte and the last offset of the segment must belong to the same batch.
         end = entry.end_offset_inclusive if self._copied_end is None else self._copied_end
         ends = position + size_bytes == entry.size_bytes
@@ -211,6 +212,25 @@ class BatchLine:
                 f"the batch at byte {position} ends with offset {last_offset}, and the segment "
                 f"with {end}"
             )
+
+    def check_batches(self, data: bytes, position: int) -> int:
+        """Check batches of the log from ``position`` on that are to be served; return their bytes.
+
+        :meth:`follow` has accepted the first one. A batch that ``data`` cuts is left out. Raises
+        ObjectDamaged.
+        """
+        size = 0
+        try:
+            for begin, header in iter_headers(data):
+                if begin:
+                    behind = header.base_offset + header.last_offset_delta
+                    self.follow(header.base_offset, behind, position + begin, header.size_bytes)
+                check_crc(data, begin, header)
+                self.check_epoch(header)
+                size = begin + header.size_bytes
+        except CorruptBatch as error:
+            raise self._damaged(str(error)) from error
+        return size
 
     def check_batch(self, data: Buffer, position_in_data: int = 0) -> None:
         """Check CRC-32C and leader epoch of a batch that is to be served. Raises ObjectDamaged."""
@@ -238,9 +258,9 @@ class BatchLine:
 
     def finish(self) -> None:
         """Check that the segment's end was reached. Raises ObjectDamaged."""
-        if self._copied_end is None and self._expected != self._entry.end_offset_inclusive + 1:
+        if self._copied_end is None and self.expected != self._entry.end_offset_inclusive + 1:
             raise self._damaged(
-                f"its batches end before offset {self._expected}, and the segment with "
+                f"its batches end before offset {self.expected}, and the segment with "
                 f"{self._entry.end_offset_inclusive}"
             )
 

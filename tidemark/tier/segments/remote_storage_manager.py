@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidemark.reasons import Reason
+from tidemark.records.batch import Buffer
 from tidemark.tier.metadata.layout import topic_data_prefix
 from tidemark.tier.metadata.segment import Digests, SegmentEntry
 from tidemark.tier.segments.auxiliary import Aux, AuxCorrupt, pack, unpack_opened
@@ -163,7 +164,7 @@ class RemoteStorageManager:
 
     def fetch_stored(
         self, entry: SegmentEntry, start: int, end: int, frames: Frames | None
-    ) -> bytes:
+    ) -> Buffer:
         """Return the stored form of the bytes ``start`` to ``end`` of the segment's log.
 
         These are the bytes themselves, or all frames with any of them.
@@ -173,7 +174,7 @@ class RemoteStorageManager:
         return self._where(entry).get_range(entry.log_key, start, end)
 
     def decode(
-        self, entry: SegmentEntry, stored: bytes, start: int, end: int, frames: Frames | None
+        self, entry: SegmentEntry, stored: Buffer, start: int, end: int, frames: Frames | None
     ) -> bytes:
         """Return the bytes ``start`` to ``end`` of a log from what :meth:`fetch_stored` returned.
 
@@ -181,7 +182,7 @@ class RemoteStorageManager:
         returned, which may be shorter.
         """
         if frames is None:
-            return stored
+            return bytes(stored)
         try:
             return frames.decode(stored, start, end, entry.size_bytes)
         except ValueError as error:

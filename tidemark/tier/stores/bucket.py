@@ -26,6 +26,7 @@ from obstore import exceptions
 
 from tidemark.backoff import Backoff
 from tidemark.reasons import Reason
+from tidemark.records.batch import Buffer
 
 if TYPE_CHECKING:
     from obstore import Attributes, ObjectMeta, PutResult, UpdateVersion
@@ -198,9 +199,9 @@ class BucketStore:
         data = self._call(key, lambda _: bytes(result.bytes()), once=True)
         return VersionedObject(data, self._version(key, result.meta))
 
-    def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:
+    def get_range(self, key: str, start: int, end_exclusive: int) -> Buffer:
         """Return the bytes of the range, read in parts and cut off at the object's end."""
-        parts: list[bytes] = []
+        parts: list[Buffer] = []
         while start < end_exclusive:
             end = min(end_exclusive, start + _PART_BYTES)
             part = self._part(key, start, end)
@@ -357,9 +358,9 @@ class BucketStore:
                 raise
             return keys
 
-    def _part(self, key: str, start: int, end: int) -> bytes:
-        def read(path: str) -> bytes:
-            return bytes(obstore.get_range(self._bucket, path, start=start, end=end))
+    def _part(self, key: str, start: int, end: int) -> Buffer:
+        def read(path: str) -> Buffer:
+            return memoryview(obstore.get_range(self._bucket, path, start=start, end=end))
 
         try:
             return self._call(key, read)

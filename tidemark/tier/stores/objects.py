@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import NewType, Protocol
 
 from tidemark.reasons import Reason
+from tidemark.records.batch import Buffer
 
 Version = NewType("Version", str)
 
@@ -129,10 +130,10 @@ class ObjectStore(Protocol):
     def get(self, key: str) -> VersionedObject:
         """Return the whole object. Raises ObjectNotFound, ObjectTooLarge."""
 
-    def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:
+    def get_range(self, key: str, start: int, end_exclusive: int) -> Buffer:
         """Return the bytes of the range, cut off at the object's end; empty beyond it.
 
-        Raises ObjectNotFound.
+        Buffers of the store's client are not copied. Raises ObjectNotFound.
         """
 
     def put(self, key: str, data: bytes) -> None:
