@@ -39,6 +39,7 @@ _SIZES_BYTES_MAX = 10 * 1024 * 1024
 _CHUNKS_MAX = 1_000_000
 #: The plug-in counts bytes of a segment in 32 bits.
 _BYTES_MAX = 2**31 - 1
+_OFFSET_MAX = 2**63 - 1
 _NONCE_BYTES = 12
 
 
@@ -265,7 +266,7 @@ def _entry_of(fields: Mapping[str, Any], log_bytes: int, key: str) -> SegmentEnt
     start, end = int(fields["startOffset"]), int(fields["endOffset"])
     # Epochs and their first offsets both rise.
     starts = [at for _, at in epochs]
-    if not epochs or not 0 <= start <= end or starts != sorted(set(starts)):
+    if not epochs or not 0 <= start <= end <= _OFFSET_MAX or starts != sorted(set(starts)):
         raise ValueError(f"offsets {start} to {end} with {len(epochs)} leader epochs")
     return SegmentEntry(
         segment_id=parse_id(str(fields["remoteLogSegmentId"]["id"])),

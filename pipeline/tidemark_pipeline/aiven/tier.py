@@ -5,6 +5,7 @@ head that has all of them (:mod:`~tidemark_pipeline.aiven.segment_line` chooses 
 read once: the plug-in gives each copy a new id.
 """
 
+import re
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -53,6 +54,9 @@ from tidemark_pipeline.aiven.manifest import (
 _MANIFESTS_AT_ONCE = 16
 _MANIFEST_BYTES_MAX = 16 * 1024 * 1024
 _SEGMENTS_MAX = 1_000_000
+#: More than Kafka lets a topic have. Each number below the highest costs a listing.
+_PARTITIONS_MAX = 100_000
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +204,9 @@ class AivenReader:
 
     def _topic_of(self, folder: TopicFolder) -> TopicObject:
         names = self._store.folders(f"{folder.folder}/")
-        partitions = [int(name) for name in names if name.isdecimal()]
+        # Other folders, such as one named by a date, are those of other programs.
+        numbers = (int(name) for name in names if _PARTITION.fullmatch(name))
+        partitions = [number for number in numbers if number < _PARTITIONS_MAX]
         return TopicObject(
             topic_id=folder.topic_id,
             name=folder.topic,

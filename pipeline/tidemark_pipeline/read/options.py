@@ -244,7 +244,7 @@ def parse(
         raise OptionError("tier is local, which needs 'bootstrap': name the brokers")
     # Without ``tier=local`` the options must also name the object store.
     topics = _topics(given)
-    aiven, given = _layout(given)
+    aiven, given = _layout(given, topics)
     options = Options(
         topics=topics,
         storage=None if tier == ONLY_LOCAL else _storage(given),
@@ -349,7 +349,7 @@ def _check_topics(options: Options) -> None:
         raise OptionError(f"offsets name {', '.join(strangers)}, which is not read")
 
 
-def _layout(given: dict[str, str]) -> tuple[AivenLayout | None, dict[str, str]]:
+def _layout(given: dict[str, str], topics: Topics) -> tuple[AivenLayout | None, dict[str, str]]:
     """Return the layout, None for Tidemark's own, and the options of the store with it.
 
     Raises OptionError.
@@ -376,8 +376,11 @@ def _layout(given: dict[str, str]) -> tuple[AivenLayout | None, dict[str, str]]:
             )
     folder, name_prefix = split_prefix(given.get("prefix", ""))
     topic_id = given.get("topicId", "")
-    if topic_id and not given.get("topic"):
-        raise OptionError("topicId needs the option 'topic': it is the id of one topic")
+    # An export reads its batches by ``assign``.
+    if topic_id and not given.get("topic") and len(topics.assigned) != 1:
+        raise OptionError(
+            "topicId needs the option 'topic', or 'assign' with one topic: it is the id of one"
+        )
     try:
         layout = AivenLayout(
             name_prefix=name_prefix,

@@ -22,6 +22,7 @@ from tidemark.tier.metadata.codec import ManifestCorrupt
 from tidemark.tier.metadata.topics import TopicAmbiguous, TopicNotFound
 from tidemark_pipeline.aiven.private_keys import PrivateKeyMissing
 from tidemark_pipeline.errors import CorruptData, DataLoss
+from tidemark_pipeline.jobs import export
 from tidemark_pipeline.read import tasks
 from tidemark_pipeline.read.options import OptionError, parse
 from tidemark_pipeline.read.plan import plan_batch
@@ -31,6 +32,16 @@ from tidemark_pipeline.read.tasks import MissingOffsets
 from tidemark_pipeline.read.topic_survey import Survey
 
 PAIR = KeyPair("key1")
+#: Metadata of a segment in its manifest.
+METADATA = {
+    "remoteLogSegmentId": {"id": kafka_id(uuid.UUID(int=1))},
+    "startOffset": 0,
+    "endOffset": 8,
+    "maxTimestampMs": 0,
+    "brokerId": 1,
+    "eventTimestampMs": 0,
+    "segmentLeaderEpochs": {"0": 0},
+}
 Rows = list[tuple[int, bytes]]
 
 
@@ -283,6 +294,33 @@ def test_abort_that_an_unclean_election_removed_does_not_count(writer: SegmentWr
     assert [offset for offset, _ in read(writer)] == [0, 1]
 
 
+def test_folders_of_other_programs_are_no_partitions(writer: SegmentWriter) -> None:
+    """Each number below the highest partition costs a listing of the store."""
+    folder = Path(copy(writer, 0, 9)).parent.parent
+    for name in ("20261129", "99999999999999999999", "007"):
+        (folder / name).mkdir()
+        (folder / name / "segment").touch()
+    assert read(writer) == expected(0, 9)
+
+
+def test_batch_of_an_export_names_the_id_of_its_topic(
+    writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy(writer, 0, 9)
+    copy(replace(writer, topic_id=uuid.uuid4()), 0, 20)
+    given = {"topic": "t", "path": str(writer.root), "layout": "aiven"}
+    found = list[dict[str, str]]()
+    monkeypatch.setattr(export, "read_topic", lambda _, options: found.append(options))
+    monkeypatch.setattr(export, "raw", lambda frame: frame)
+    session: Any = None
+    batch = export.BatchRange({0: 3}, {0: 7}, is_last=True, is_empty=False)
+    export.read_batch(session, {**given, "topicId": kafka_id(writer.topic_id)}, batch)
+    parsed = parse(found[0])
+    with Survey(parsed) as survey:
+        ((part, at),) = plan_batch(survey, parsed).read_ranges.items()
+    assert (part.topic_id, at.start, at.end) == (writer.topic_id, 3, 7)
+
+
 class TestErrors:
     """Errors name the object, the cause and the remedy."""
 
@@ -297,6 +335,7 @@ class TestErrors:
             {"chunkIndex": {}},
             {"segmentIndexes": {}},
             {"remoteLogSegmentMetadata": None},
+            {"remoteLogSegmentMetadata": {**METADATA, "endOffset": 2**63}},
             {"encryption": {"dataKey": "key1", "aad": ""}},
             {"chunkIndex": {"type": "fixed", "originalChunkSize": 0, "originalFileSize": 1}},
             {
@@ -391,6 +430,7 @@ class TestErrors:
             ({"layout": "avien"}, "layout is 'avien'; write tidemark or aiven"),
             ({"topicId": "x"}, "topicId: 'x' is not an id"),
             ({"topic": "", "subscribe": "t", "topicId": "x"}, "topicId needs the option 'topic'"),
+            ({"topic": "", "assign": '{"t": [0], "u": [0]}', "topicId": "x"}, "with one topic"),
             ({"layout": "tidemark", "topicId": "x"}, "topicId is an option of layout=aiven"),
             ({"aivenKeyLocations": "key.pem"}, 'write {"ID": "FILE"}'),
             ({"aivenKeyLocations": '{"a": "/none"}'}, "the file of key 'a' cannot be read"),
