@@ -13,6 +13,7 @@ its remedy works.
 import dataclasses
 import itertools
 import random
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -52,6 +53,9 @@ from tidemark_pipeline.export.export_progress import (
 from tidemark_pipeline.export.iceberg_lineage import Ancestor
 from tidemark_pipeline.export.table import RowCounts, Written
 from tidemark_pipeline.jobs import export as job
+from tidemark_pipeline.read.options import OptionError, parse
+from tidemark_pipeline.read.plan import requested_range
+from tidemark_pipeline.read.topic_survey import Survey
 
 TOPIC = "orders"
 STEPS = 60
@@ -184,6 +188,19 @@ class TableWorld:
             self.note(f"{len(self.logs)} partitions")
             if self.random.random() < 0.5:
                 self._describe()
+
+    def recreate(self) -> None:
+        """Delete the topic and create one of the same name, which has records already."""
+        self.topic_id = uuid.UUID(int=self.topic_id.int + 2**64)
+        self.store.objects.clear()
+        self.tier, self._backup = self.open_tier(), {}
+        count, self.logs = len(self.logs), {}
+        for _ in range(count):
+            self._add_partition()
+        self._describe()
+        self.note("the topic is recreated")
+        for _ in range(4):
+            self.produce()
 
     def expire(self) -> None:
         """Expire records by retention; the tier may not know it yet."""
@@ -338,13 +355,20 @@ class TableWorld:
 
     def _job(self) -> ExportError | None:
         """Run a job. Return the error with which it was refused, None if it was not."""
-        options = {"topic": TOPIC, "path": "/", "bootstrap": "b:1"}
+        # Small batches, so that a run may leave the table behind the log.
+        options = {
+            "topic": TOPIC,
+            "path": "/",
+            "bootstrap": "b:1",
+            "maxOffsetsPerTrigger": str(self.random.randint(1, 20)),
+            **self.table.starting,
+        }
         deleter = _Deleter(self) if self.deletes else None
         try:
             job.export(_NO_SESSION, options, self.table, deleter=deleter)
         except Killed:
             self.note("the job is killed")
-        except (ExportError, DataLoss) as error:
+        except (ExportError, DataLoss, OptionError) as error:
             self.note(f"refused: {error}")
             return error if isinstance(error, ExportError) else ExportError(str(error))
         return None
@@ -355,28 +379,38 @@ class TableWorld:
         if happens < 0.1:
             raise Killed
         if happens < 0.25:
-            what = self.random.choice((self.produce, self.elect, self.elect_uncleanly))
+            what = self.random.choice(
+                (self.produce, self.elect, self.elect_uncleanly, self.expire, self.add_partition)
+            )
             self.table.is_disturbed |= what == self.elect_uncleanly
             what()
 
-    def batches(self, offsets: Mapping[int, int]) -> Iterator[dict[int, int]]:
-        """Yield the ends of a job's batches after these offsets."""
-        at = {part: offsets.get(part, log.start) for part, log in self.logs.items()}
-        if any(log.start > at[part] for part, log in self.logs.items()):
-            raise DataLoss("records have expired, or were deleted, before they were read")
-        for _ in range(3):
-            at = {
-                part: self.random.randint(at[part], max(at[part], log.end))
-                for part, log in self.logs.items()
-                if part in at
+    def read(self, options: Mapping[str, str]) -> set[Row]:
+        """Return the rows that Spark's executors read with these options, planned at this moment.
+
+        Raises OptionError if the log has lost requested offsets.
+        """
+        read = parse(options)
+        with Survey(read) as survey:
+            ranges = {
+                part.partition: requested_range(survey, read, part, extent)
+                for part, extent in survey.extents(survey.parts()).items()
             }
-            yield at
+        return {
+            (part, offset, number)
+            for part, offset, number in _of_logs(self.logs)
+            if part in ranges and ranges[part].start <= offset < ranges[part].end
+        }
 
     def _check_table(self) -> None:
         exported, rows = self.table.exported(), self.table.rows()
         offsets = exported.offsets
         for part, offset, number in _of_logs(self.logs):
-            is_due = exported.since(part) <= offset < offsets.get(part, 0)
+            since = exported.since(part)
+            # A partition that is added later is exported from its first record.
+            if part not in self.table.first_partitions:
+                since = min(since, self.logs[part].start)
+            is_due = since <= offset < offsets.get(part, 0)
             is_due = is_due and offset not in self.logs[part].expired
             if is_due and number >= 0 and (part, offset, number) not in rows:
                 raise Violation(
@@ -448,6 +482,11 @@ class StubTable:
         #: A leader was elected uncleanly during a batch: it may have read what was written since,
         #: and is taken for one that has not.
         self.is_disturbed = False
+        #: Options of a new table.
+        is_new = not world.deletes and world.random.random() < 0.3
+        self.starting = {"startingOffsets": "latest"} if is_new else {}
+        #: Partitions to which the starting option applied.
+        self.first_partitions: frozenset[int] = frozenset()
 
     def rows(self) -> frozenset[Row]:
         """Return the rows of the newest snapshot."""
@@ -468,20 +507,20 @@ class StubTable:
         self._commit(self.rows(), self._mine)
         return self._mine
 
-    def commit(self, frame: Mapping[int, int], exported: Exported) -> Written:
-        """Commit a batch. ``frame``: its end by partition; rows are read when they are written."""
+    def commit(self, frame: Mapping[str, str], exported: Exported) -> Written:
+        """Commit a batch. ``frame``: options of its read, which is planned when it is written."""
         mine, world = self._mine, self._world
         assert mine is not None
         # Another job may have committed since this one started.
         check_not_superseded(mine, self._standing())
-        starts = {
-            part: max(mine.offsets.get(part, 0), log.start) for part, log in world.logs.items()
-        }
-        read = {
-            (part, offset, number)
-            for part, offset, number in _of_logs(world.logs)
-            if starts[part] <= offset < frame.get(part, 0)
-        }
+        # A batch waits while the table is maintained.
+        if world.interrupted is not None:
+            world.interrupted()
+        read = world.read(frame)
+        if read and mine.topic_id != str(world.topic_id):
+            raise Violation(f"records of another topic are exported: {min(read)}")
+        if not mine.offsets:
+            self.first_partitions = frozenset(exported.offsets)
         # A row that is in the table already would be a duplicate.
         if twice := self.rows() & read:
             raise Violation(f"{min(twice)} is exported into the table once more")
@@ -623,6 +662,35 @@ class _StubBrokers:
             self._world.interrupted()
 
 
+class _Maintenance:
+    """Maintenance of the table, for which a batch waits. The topic may be recreated meanwhile."""
+
+    def __init__(self, world: TableWorld) -> None:
+        self._world = world
+
+    def __enter__(self) -> None:
+        if self._world.interrupted is not None and self._world.random.random() < 0.1:
+            self._world.recreate()
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class _Interval(threading.Event):
+    """End of a continuous job after a few batches, between which the topic changes."""
+
+    def __init__(self, world: TableWorld) -> None:
+        super().__init__()
+        self._world, self._left = world, world.random.randint(1, 3)
+
+    def is_set(self) -> bool:
+        self._left -= 1
+        if self._left < 2 and self._world.random.random() < 0.2:
+            self._world.add_partition()
+            self._world.produce()
+        return self._left < 0
+
+
 class _Deleter:
     def __init__(self, world: TableWorld) -> None:
         self._world = world
@@ -659,9 +727,10 @@ def _epochs_of(tier: Tier, topic_id: uuid.UUID, part: int) -> LeaderEpochs:
 def _stubbed(world: TableWorld) -> Iterator[None]:
     """Run the job with stubs for Spark, brokers and the store."""
 
-    def run(_session: Any, _options: Any, batches: Any, *_: Any) -> None:
-        for ends in world.batches(batches.progress.exported.offsets):
-            batches.commit(ends, ends)
+    def run(_session: Any, options: Any, batches: Any, *_: Any) -> None:
+        batches.writing = _Maintenance(world)
+        every_s = world.random.choice((None, 0.0))
+        job._commit_batches(_NO_SESSION, options, batches, every_s, _Interval(world))
 
     # The store and the brokers are the simulated ones.
     with (
@@ -672,6 +741,10 @@ def _stubbed(world: TableWorld) -> Iterator[None]:
         mock.patch(
             "tidemark_pipeline.read.topic_survey._brokers", return_value=_StubBrokers(world)
         ),
+        # A frame is the options of its read.
+        mock.patch.object(job, "read_topic", lambda _, options: options),
+        mock.patch.object(job, "raw", lambda options: options),
+        # Without the thread that reports the lag, so that a seed is one run.
         mock.patch.object(job, "_run_batches", run),
     ):
         yield

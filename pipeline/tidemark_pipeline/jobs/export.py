@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
@@ -278,7 +279,7 @@ class TopicBatches:
         self._on_commit, self._on_progress = on_commit, on_progress
         # Offsets that this job has deleted from the topic.
         self._rules, self._deleter, self._deleted = rules, deleter, 0
-        # Held while a batch is written.
+        # Held while a batch is planned and written.
         self.writing: AbstractContextManager[object] = nullcontext()
         self._freshness = Freshness()
         # End of each partition, at the last query.
@@ -310,12 +311,13 @@ class TopicBatches:
                 check_log_lineage(self._survey, parts, exported)
             starts, ends = {}, {}
             for part, extent in extents.items():
-                known = exported.offsets.get(part.partition)
-                # Without failOnDataLoss, expired records are skipped.
+                # The starting options apply to a new table only. A partition that is added later
+                # starts at its log start: records that precede this query are not skipped.
+                # Without failOnDataLoss, expired records are.
                 starts[part] = (
-                    starting(self._survey, options, part, extent)
-                    if known is None
-                    else max(known, extent.log_start)
+                    max(exported.offsets.get(part.partition, 0), extent.log_start)
+                    if exported.offsets
+                    else starting(self._survey, options, part, extent)
                 )
                 end = (
                     ending(self._survey, options, part, extent)
@@ -333,6 +335,21 @@ class TopicBatches:
                 exported.offsets.get(part.partition) == at for part, at in reached.items()
             ),
         )
+
+    def commit_next(
+        self, read: Callable[[BatchRange], DataFrame], until: Mapping[int, int] | None
+    ) -> bool:
+        """Commit the next batch if it is not empty; return whether it reaches the requested end.
+
+        ``read``: returns the rows of a range. ``until``: see :meth:`next_range`.
+        """
+        # The range and the checks of the topic follow the wait for maintenance, which may take
+        # minutes: records may expire meanwhile, and the topic may be recreated.
+        with self.writing:
+            batch = self.next_range(until)
+            if not batch.is_empty:
+                self.commit(read(batch), batch.ends)
+        return batch.is_last
 
     def commit(self, frame: DataFrame, ends: Mapping[int, int]) -> None:
         """Commit a batch, then delete its records from the topic if that is requested.
@@ -358,8 +375,7 @@ class TopicBatches:
         # An empty batch, such as the first one of a query, needs no commit.
         if reached.offsets == before.exported.offsets:
             return
-        with self.writing:
-            written = self._table.commit(frame, reached)
+        written = self._table.commit(frame, reached)
         # Deletion follows the commit, so that a crash between them loses no record.
         self.delete()
         with self._lock:
@@ -610,10 +626,7 @@ def _commit_batches(
 
     def commit() -> bool:
         # Each attempt starts at the offsets that the previous one committed.
-        batch = batches.next_range(until)
-        if not batch.is_empty:
-            batches.commit(read_batch(session, options, batch), batch.ends)
-        return batch.is_last
+        return batches.commit_next(partial(read_batch, session, options), until)
 
     while not ended.is_set():
         due_s = time.monotonic() + (every_s or 0.0)

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
@@ -328,9 +329,7 @@ class TopicsExport:
 
         def commit() -> bool:
             # Each attempt starts at the offsets that the previous one committed.
-            batch = batches.next_range(topic.until)
-            batches.commit(read_batch(session, options, batch), batch.ends)
-            return not batch.is_last
+            return not batches.commit_next(partial(read_batch, session, options), topic.until)
 
         is_behind = retry_late_workers(commit) if has_news else False
         topic.progress = batches.progress

@@ -29,6 +29,7 @@ from tidemark_pipeline.export.table_options import TableOptions
 from tidemark_pipeline.jobs import export_job
 from tidemark_pipeline.jobs.export import ExportProgress, Freshness, StartRules, TopicBatches
 from tidemark_pipeline.jobs.job_page import JobStatus, cpu_ms
+from tidemark_pipeline.read.positions import Extent
 from tidemark_pipeline.read.topic_source import topic_options
 from tidemark_pipeline.read.topic_survey import Part, Survey
 from tidemark_pipeline.schemas.registry.client import RegistryDown, RegistryRefused
@@ -297,6 +298,32 @@ def batches_at(tier: SmallTier, offsets: dict[int, int]) -> tuple[TopicBatches, 
     claimed, rules = Exported("t", str(tier.topic_id), offsets), StartRules(read, "t")
     target: Any = table
     return TopicBatches(target, claimed, survey, rules, None, len, len), survey
+
+
+class _Grown(Survey):
+    """Survey of a topic of two partitions with ten records each."""
+
+    def parts(self) -> list[Part]:
+        (first,) = super().parts()
+        return [first, first._replace(partition=1)]
+
+    def extents(self, parts: Sequence[Part]) -> dict[Part, Extent]:
+        return dict.fromkeys(parts, Extent(0, 10))
+
+
+def test_partition_that_is_added_later_is_exported_from_its_log_start(tmp_path: Path) -> None:
+    """The starting options apply to a new table only."""
+    tier = SmallTier(tmp_path, uuid.uuid4())
+    read = topic_options(
+        {"topic": "t", "path": str(tier.path), "startingOffsets": "latest"}, streaming=True
+    )
+    target: Any = _Counted()
+    starts = []
+    for offsets in ({}, {0: 10}):
+        claimed, rules = Exported("t", str(tier.topic_id), offsets), StartRules(read, "t")
+        batches = TopicBatches(target, claimed, _Grown(read), rules, None, len, len)
+        starts.append(batches.next_range().starts)
+    assert starts == [{0: 10, 1: 10}, {0: 10, 1: 0}]
 
 
 def test_the_time_of_the_tables_contents_is_before_the_query_of_the_end(tmp_path: Path) -> None:
