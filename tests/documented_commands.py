@@ -49,8 +49,9 @@ OTHER_RESOURCES = {
     "configmap", "configmaps", "crd", "crds", "customresourcedefinitions", "deployment",
     "deployments", "events", "job", "jobs", "kafkatopics", "kafkausers", "lease", "leases",
     "namespace", "namespaces", "nodes", "persistentvolumeclaims", "pod", "pods", "pvc", "role",
-    "secret", "secrets", "service", "serviceaccount", "services", "statefulset", "statefulsets",
-    "storageclass", "customresourcedefinitions.apiextensions.k8s.io",
+    "secret", "secrets", "service", "serviceaccount", "services", "sparkapplications",
+    "statefulset", "statefulsets", "storageclass",
+    "customresourcedefinitions.apiextensions.k8s.io",
 }  # fmt: skip
 OWN_RESOURCES = {
     name for kind in KINDS for name in (*kind.short_names, f"{kind.plural}.tidemark.dev")

@@ -123,7 +123,8 @@ class OperatorProcess:
         """
         folder, namespace = self._settings.exports, self._settings.namespace
         if folder is None:
-            return KubernetesJobs(api, namespace)
+            allowed = self._settings.spark_applications
+            return KubernetesJobs(api, namespace, spark_applications=allowed)
         if self._local_jobs is None:
             self._local_jobs = LocalJobs(api, namespace, folder)
         return self._local_jobs

@@ -67,6 +67,7 @@ class OperatorSettings:
     exports: Path | None = None
     export_image: str = ""
     export_service_account: str = ""
+    spark_applications: bool = False
     log_level: str = "INFO"
 
     def __post_init__(self) -> None:
@@ -111,6 +112,8 @@ _HELP = {
     "(default: Kubernetes Jobs)",
     "export-image": "default image of Export jobs",
     "export-service-account": "default ServiceAccount of Export jobs",
+    "spark-applications": "true if Exports may use SparkApplications of the Spark operator "
+    "(default: false)",
     "log-level": "DEBUG, INFO, WARNING or ERROR",
 }
 
@@ -151,6 +154,12 @@ def settings_of(values: dict[str, Any]) -> OperatorSettings:
     return OperatorSettings(**{name: _convert(name, value) for name, value in values.items()})
 
 
+def _boolean(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text == "true"
+
+
 def _convert(name: str, value: Any) -> Any:
     """Convert a setting's text to its type, by its name. Raises :class:`BadSettings`."""
     try:
@@ -162,6 +171,8 @@ def _convert(name: str, value: Any) -> Any:
             return frozenset(filter(None, map(str.strip, str(value).split(","))))
         if name == "controller_addresses":
             return ",".join(str(BindAddress.parse(text.strip())) for text in str(value).split(","))
+        if name == "spark_applications":
+            return _boolean(str(value).lower())
         if name.endswith("_s"):
             return float(value)
     except (TypeError, ValueError) as error:

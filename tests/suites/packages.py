@@ -98,6 +98,13 @@ def go_program(folder: Path, package: str = ".") -> Path:
     return made / name
 
 
+def go_module(module: str, path: str) -> Path:
+    """The folder of the sources of a module that a module of ours pins. Raises
+    :class:`Missing`."""
+    _go(module, "mod", "download", path)
+    return Path(_go(module, "list", "-m", "-f", "{{.Dir}}", path).strip())
+
+
 def _go(module: str | Path, *arguments: str) -> str:
     folder = MODULES / module
     # The module names the Go release that it needs, which may be newer than the machine's.

@@ -1,12 +1,13 @@
-"""Jobs of Exports as Jobs of Kubernetes, one for each run.
+"""Jobs of Exports as objects of Kubernetes, one for each run: Jobs, or SparkApplications.
 
 Jobs and pods are listed by their labels and accepted by their owners. The status of a Job's pod and
 Events show what the pod has left behind, or what keeps it from starting. A Job is deleted in the
-foreground: as long as it exists its pod may run, and the next run waits.
+foreground: as long as it exists its pod may run, and the next run waits. A SparkApplication is
+treated alike: its driver's pod is the job's pod, and its state replaces the Job's conditions.
 """
 
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tidemark.export_job import ExportJobPhase, JobReport, shortened
@@ -14,50 +15,86 @@ from tidemark_operator.controller.state.export_values import ABSENT, DesiredJob,
 from tidemark_operator.jobs.runner import JobRefused, Reports
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import REFUSALS, Conflict, NotFound
-from tidemark_operator.kube.kinds import JOB, POD, Json, Kind, resource_version
+from tidemark_operator.kube.kinds import (
+    JOB,
+    POD,
+    SPARK_APPLICATION,
+    Json,
+    Kind,
+    resource_version,
+)
 from tidemark_operator.kube.warnings import last_warning, why_stuck
-from tidemark_operator.pods.export_job import CONTAINER, PAGE_PORT, ExportRunIdentity, export_job
+from tidemark_operator.pods.export_job import (
+    CONTAINER,
+    PAGE_PORT,
+    SPARK_CONTAINER,
+    ExportRunIdentity,
+    export_job,
+)
 from tidemark_operator.resources.names import EXPORT_LABEL, RUN_LABEL
 
 #: Jobs of former runs that are kept, for their logs.
 HISTORY = 2
+_PODS_ENDED = ("Succeeded", "Failed")
 _LAST_LINES = 3
 _CHARS_MAX = 512
+NOT_ALLOWED = (
+    "spec.job.sparkApplication is not enabled. Set exports.sparkApplications of the chart, or "
+    "remove the field"
+)
+NOT_INSTALLED = (
+    f"the API server has no {SPARK_APPLICATION.kind} of {SPARK_APPLICATION.api_version}. Install "
+    "the Spark operator, or remove spec.job.sparkApplication"
+)
+_NOT_SUBMITTED = (
+    "the Spark operator has not submitted the SparkApplication yet. If it does not, check that it "
+    "runs and watches this namespace (spark.jobNamespaces of its chart)"
+)
+_NOT_OWNED = (
+    "the driver's pod does not belong to the SparkApplication. Enable the webhook of the Spark "
+    "operator (webhook.enable of its chart)"
+)
 
 
 class KubernetesJobs:
-    """Jobs in one namespace, with the operator's account."""
+    """Jobs in one namespace, with the operator's account.
+
+    ``spark_applications``: whether the account may use SparkApplications.
+    """
 
     in_pods = True
 
-    def __init__(self, api: KubeApi, namespace: str) -> None:
+    def __init__(self, api: KubeApi, namespace: str, *, spark_applications: bool = False) -> None:
         self._api = api
         self._namespace = namespace
         self._reports = Reports()
+        self._kinds = (JOB, SPARK_APPLICATION) if spark_applications else (JOB,)
 
     async def look(self, run: ExportRunIdentity) -> JobSeen:
         """Return the present state of an Export run's Job, and delete Jobs of earlier runs."""
-        jobs = await self._list(JOB, run)
+        jobs, pods = await self._jobs(run), await self._list(POD, run)
+        job = _of_run(jobs, run)
         # A Job of an earlier run would write to the same table, so it has to end first.
-        for superseded in _superseded_jobs(jobs, run):
+        for superseded in _superseded_jobs(jobs, pods, run, job):
             await self._delete(superseded, "Foreground")
-        job = _named(jobs, run.job)
         if job is None:
             return ABSENT
         # The Job has the name but another owner: it is neither used nor deleted.
         if not _is_owned(job, run.uid):
-            return JobSeen(phase=JobPhase.ENDING, why=f"Job {run.job} belongs to another owner")
+            why = f"{job['kind']} {run.job} belongs to another owner"
+            return JobSeen(phase=JobPhase.ENDING, why=why)
         if job["metadata"].get("deletionTimestamp"):
             return JobSeen(phase=JobPhase.ENDING)
-        pod = _newest(await self._list(POD, run), str(job["metadata"]["uid"]))
+        pod = _newest(pods, job)
         # The Job has ended: return its last report, or its last log lines.
-        ended = _ended(job)
+        ended = _ended(job, pod)
         if ended is not None:
             report, why = _final_report(pod)
             return JobSeen(phase=JobPhase.ENDED, report=report, why=why or ended, well=not ended)
-        # Without a pod, only Events of the Job can explain why.
+        # Without a pod, only the Spark operator or Events of the Job can explain why.
         if pod is None:
-            return JobSeen(phase=JobPhase.STARTING, why=await self._warning_of(run.job))
+            why = _unsubmitted(job, pods) or await self._warning_of(job)
+            return JobSeen(phase=JobPhase.STARTING, why=_short(why))
         return await self._pod(run, pod)
 
     async def _pod(self, run: ExportRunIdentity, pod: Json) -> JobSeen:
@@ -73,19 +110,25 @@ class KubernetesJobs:
 
     async def start(self, run: ExportRunIdentity, desired: DesiredJob) -> None:
         """Create the Job, and delete all former ones but the last few."""
-        jobs = [job for job in await self._list(JOB, run) if _is_owned(job, run.uid)]
+        body = export_job(run, desired)
+        kind = _kind_of(body)
+        if kind not in self._kinds:
+            raise JobRefused(NOT_ALLOWED)
+        jobs = [job for job in await self._jobs(run) if _is_owned(job, run.uid)]
         jobs.sort(key=_number)
         for job in [job for job in jobs if _number(job) < run.number][:-HISTORY]:
             await self._delete(job, "Background")
         try:
-            await self._api.create(JOB, self._namespace, export_job(run, desired))
+            await self._api.create(kind, self._namespace, body)
         except Conflict:
             return  # it exists: the next look shows its owner
+        except NotFound as error:
+            raise JobRefused(NOT_INSTALLED if kind != JOB else error.server_message) from error
         except REFUSALS as error:
             raise JobRefused(error.server_message) from error
 
     async def stop(self, run: ExportRunIdentity) -> None:
-        job = _named(await self._list(JOB, run), run.job)
+        job = _of_run(await self._jobs(run), run)
         if job is not None and _is_owned(job, run.uid):
             await self._delete(job, "Foreground")
 
@@ -93,15 +136,16 @@ class KubernetesJobs:
         """Forget the reports; Kubernetes deletes the objects that the Export owned."""
         self._reports.forget(key)
 
-    async def _warning_of(self, job: str) -> str:
+    async def _warning_of(self, job: Json) -> str:
         """Return why a Job has no pod."""
-        return _short(await last_warning(self._api, self._namespace, JOB, job))
+        name = str(job["metadata"]["name"])
+        return await last_warning(self._api, self._namespace, _kind_of(job), name)
 
     async def _delete(self, job: Json, propagation: str) -> None:
         meta = job["metadata"]
         try:
             await self._api.delete(
-                JOB,
+                _kind_of(job),
                 self._namespace,
                 str(meta["name"]),
                 uid=str(meta["uid"]),
@@ -110,17 +154,35 @@ class KubernetesJobs:
         except (NotFound, Conflict):
             return
 
+    async def _jobs(self, run: ExportRunIdentity) -> list[Json]:
+        """Return the objects of any kind that run jobs of the Export."""
+        found: list[Json] = []
+        for kind in self._kinds:
+            try:
+                found += await self._list(kind, run)
+            except NotFound:  # the Spark operator is not installed
+                continue
+        return found
+
     async def _list(self, kind: Kind, run: ExportRunIdentity) -> list[Json]:
         selector = f"{EXPORT_LABEL}={run.name}"
         return await self._api.list_all(kind, self._namespace, label_selector=selector)
 
 
-def _named(bodies: Iterable[Json], name: str) -> Json | None:
-    return next((body for body in bodies if body["metadata"]["name"] == name), None)
+def _kind_of(job: Json) -> Kind:
+    return SPARK_APPLICATION if job["kind"] == SPARK_APPLICATION.kind else JOB
 
 
-def _superseded_jobs(jobs: Iterable[Json], run: ExportRunIdentity) -> list[Json]:
-    """Return the jobs of other runs that have not ended.
+def _of_run(jobs: Iterable[Json], run: ExportRunIdentity) -> Json | None:
+    """Return the job of the run; without one of its own, another owner's of the same name."""
+    named = [job for job in jobs if job["metadata"]["name"] == run.job]
+    return max(named, key=lambda job: _is_owned(job, run.uid), default=None)
+
+
+def _superseded_jobs(
+    jobs: Iterable[Json], pods: Sequence[Json], run: ExportRunIdentity, present: Json | None
+) -> list[Json]:
+    """Return the jobs other than the ``present`` one that have not ended.
 
     A former leader may have created one after it lost the Lease. It would commit to the same table
     as the present run.
@@ -129,9 +191,9 @@ def _superseded_jobs(jobs: Iterable[Json], run: ExportRunIdentity) -> list[Json]
         job
         for job in jobs
         if _is_owned(job, run.uid)
-        and job["metadata"]["name"] != run.job
+        and job is not present
         and not job["metadata"].get("deletionTimestamp")
-        and _ended(job) is None
+        and _ended(job, _newest(pods, job)) is None
     ]
 
 
@@ -145,14 +207,38 @@ def _is_owned(body: Json, uid: str) -> bool:
     return any(owner.get("uid") == uid for owner in owners)
 
 
-def _newest(pods: Iterable[Json], job_uid: str) -> Json | None:
+def _newest(pods: Iterable[Json], job: Json) -> Json | None:
     """Return a Job's latest pod; there is one, unless it was evicted and recreated."""
-    own = [pod for pod in pods if _is_owned(pod, job_uid)]
+    own = [pod for pod in pods if _is_owned(pod, str(job["metadata"]["uid"]))]
     return max(own, key=resource_version, default=None)
 
 
-def _ended(job: Json) -> str | None:
+def _unsubmitted(job: Json, pods: Iterable[Json]) -> str:
+    """Return why a SparkApplication has no pod, "" if that is normal."""
+    if _kind_of(job) != SPARK_APPLICATION:
+        return ""
+    state = _application_state(job)
+    if not state.get("state"):
+        return _NOT_SUBMITTED
+    driver = ((job.get("status") or {}).get("driverInfo") or {}).get("podName")
+    if any(pod["metadata"]["name"] == driver for pod in pods):
+        return _NOT_OWNED
+    return str(state.get("errorMessage") or "")
+
+
+def _application_state(job: Json) -> Mapping[str, Any]:
+    return (job.get("status") or {}).get("applicationState") or {}
+
+
+def _ended(job: Json, pod: Json | None) -> str | None:
     """Return how a Job ended: None if it has not, "" if it succeeded, else Kubernetes' message."""
+    if _kind_of(job) == SPARK_APPLICATION:
+        # After a restart, the Spark operator may submit again, and fail because the pod runs.
+        if pod is not None and (pod.get("status") or {}).get("phase") not in _PODS_ENDED:
+            return None
+        state = _application_state(job)
+        text = str(state.get("errorMessage") or "the SparkApplication failed")
+        return {"COMPLETED": "", "FAILED": _short(text)}.get(str(state.get("state")))
     conditions = (job.get("status") or {}).get("conditions") or ()
     for condition in conditions:
         if condition.get("status") == "True" and condition.get("type") == "Complete":
@@ -190,7 +276,7 @@ def _final_report(pod: Json | None) -> tuple[JobReport | None, str]:
 def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
     for container in status.get("containerStatuses") or ():
         found = (container.get("state") or {}).get("terminated")
-        if container.get("name") == CONTAINER and isinstance(found, Mapping):
+        if container.get("name") in (CONTAINER, SPARK_CONTAINER) and isinstance(found, Mapping):
             return found
     return None
 

@@ -4,6 +4,10 @@ The Job is tried once. The operator decides about another run, as in environment
 Kubernetes: a Job that restarted itself would do so with its first order. The pod's final report is
 its termination message; a running job is queried on the port of its page. The pod gets a token of
 the API server only to create executors.
+
+In clusters with the Spark operator a ``SparkApplication`` replaces the Job. Its driver has the same
+template, so it needs no field that only the webhook of the Spark operator implements. Spark appends
+its own arguments to those of the job.
 """
 
 import dataclasses
@@ -16,7 +20,12 @@ from tidemark.export_job import (
     POD_NAME_VARIABLE,
 )
 from tidemark_operator.controller.state.export_values import DesiredJob, SecretFile, SecretVariable
-from tidemark_operator.pods.export_executors import BLOCKS_PORT, DRIVER_PORT, executor_order
+from tidemark_operator.pods.export_executors import (
+    BLOCKS_PORT,
+    DRIVER_PORT,
+    application_executors,
+    executor_order,
+)
 from tidemark_operator.pods.identity import (
     EXECUTOR,
     EXPORT,
@@ -31,18 +40,24 @@ from tidemark_operator.pods.template import (
     read_only_mount,
     secret_volume,
 )
-from tidemark_operator.resources.export_pod import ExportJob
+from tidemark_operator.resources.export_pod import ExportJob, SparkApplication
 from tidemark_operator.resources.names import (
     EXPORT_LABEL,
     RUN_LABEL,
 )
 
 CONTAINER = "export"
+#: The name that the Spark operator gives to Spark.
+SPARK_CONTAINER = "spark-kubernetes-driver"
+#: Spark in the image of the pipeline.
+PIPELINE_SPARK = "4.1.3"
 PAGE_PORT = 8080
 #: The kubelet's own default; the report goes there.
 LAST_WORDS = "/dev/termination-log"
 SECRETS_FOLDER = "/var/run/tidemark"
 PROGRAM = "tidemark_pipeline.jobs.export_job"
+#: The program for Spark, which the container runs by its name.
+PROGRAM_FILE = f"local:///app/{PROGRAM.replace('.', '/')}.py"
 #: An unfinished batch is abandoned: this is the time that Spark needs to end.
 GRACE_S = 45
 #: Spark's own files: shuffle data, spilled data, and fetched jars.
@@ -85,7 +100,7 @@ class ExportRunIdentity:
 
 
 def export_job(run: ExportRunIdentity, desired: DesiredJob) -> Json:
-    """Return the Kubernetes Job for one run of an Export."""
+    """Return the Job or SparkApplication for one run of an Export."""
     job = ExportJob.model_validate(dict(desired.job))
     template = {
         "metadata": {
@@ -95,11 +110,45 @@ def export_job(run: ExportRunIdentity, desired: DesiredJob) -> Json:
         },
         "spec": _pod(run, job, desired),
     }
+    # No retry by others, which would use the first order: the operator starts a new run.
+    version, kind, spec = "batch/v1", "Job", {"backoffLimit": 0, "template": template}
+    if job.spark_application is not None:
+        version, kind = "sparkoperator.k8s.io/v1beta2", "SparkApplication"
+        spec = _application(run, job, job.spark_application, template)
     owner = owner_reference("Export", run.name, run.uid)
+    head = manifest_head(version, kind, run.job, run.namespace, run.labels, owner)
+    return {**head, "spec": spec}
+
+
+def _application(
+    run: ExportRunIdentity, job: ExportJob, application: SparkApplication, template: Json
+) -> Json:
+    """Return the spec of a SparkApplication with this template of the driver's pod."""
+    assert job.executors is not None  # by a rule of the resource
+    account, priority = job.service_account_name, job.priority_class_name
+    batch = {"queue": application.queue, "priorityClassName": priority}
+    optional = {
+        "imagePullPolicy": job.image_pull_policy and str(job.image_pull_policy),
+        "batchScheduler": application.batch_scheduler,
+        "batchSchedulerOptions": {name: text for name, text in batch.items() if text},
+    }
     return {
-        **manifest_head("batch/v1", "Job", run.job, run.namespace, run.labels, owner),
-        # No retry by Kubernetes, which would use the first order: the operator starts a new run.
-        "spec": {"backoffLimit": 0, "template": template},
+        "type": "Python",
+        "mode": "cluster",
+        "sparkVersion": application.spark_version or PIPELINE_SPARK,
+        # spark-submit overrides the images of templates.
+        "image": job.image,
+        "mainApplicationFile": PROGRAM_FILE,
+        # The size of the driver's pod follows from the Export's settings.
+        "sparkConf": {
+            **job.conf,
+            "spark.driver.port": str(DRIVER_PORT),
+            "spark.blockManager.port": str(BLOCKS_PORT),
+        },
+        "restartPolicy": {"type": "Never"},
+        "driver": {"template": template, **({"serviceAccount": account} if account else {})},
+        **application_executors(run.executor_labels, job, job.executors),
+        **{name: value for name, value in optional.items() if value},
     }
 
 
@@ -138,7 +187,7 @@ def _container(
 ) -> Json:
     """Return the job's container; ``paths`` are those of Secret keys that are mounted as files."""
     return {
-        **container_head(job, CONTAINER),
+        **container_head(job, CONTAINER if job.spark_application is None else SPARK_CONTAINER),
         "args": ["-m", PROGRAM, "--listen", f"0.0.0.0:{PAGE_PORT}", "--report", LAST_WORDS],
         "env": [
             {"name": ORDER_VARIABLE, "value": _literal(desired.ordered(paths).to_json())},
@@ -181,7 +230,8 @@ def _ports(job: ExportJob) -> dict[str, int]:
 
 def _executor_variables(run: ExportRunIdentity, job: ExportJob) -> list[Json]:
     """Return what the driver needs to create executors that end with its own pod."""
-    if job.executors is None:
+    # Of a SparkApplication, Spark has the settings in a file of the driver.
+    if job.executors is None or job.spark_application is not None:
         return []
     text = _literal(executor_order(run.executor_labels, job, job.executors).to_json())
     return [

@@ -136,6 +136,21 @@ class Executors(SpecModel):
     )
 
 
+class SparkApplication(SpecModel):
+    """``SparkApplication`` of the Spark operator, which runs the job instead of a Job."""
+
+    spark_version: Annotated[
+        str | None, Field(max_length=16, pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")
+    ] = None
+    """Spark of the image. Default: the version in the image of the pipeline."""
+    batch_scheduler: ObjectName | None = None
+    """Batch scheduler, such as volcano or yunikorn. Default: that of the Spark operator."""
+    queue: Annotated[
+        str | None, Field(max_length=63, pattern="^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+    ] = None
+    """Queue of the batch scheduler."""
+
+
 class ExportJob(SpecModel):
     """Pod and resources of the job."""
 
@@ -150,6 +165,8 @@ class ExportJob(SpecModel):
     """Number of parallel tasks. Default: 2. With executors the job's pod runs no tasks."""
     executors: Executors | None = None
     """Executor pods. Unset: the job's pod runs all tasks. A local operator ignores them."""
+    spark_application: SparkApplication | None = None
+    """If set, also to {}, the Spark operator runs the job. A local operator ignores it."""
     resources: PodResources | None = None
     jars: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\s,]+$")], ...],
@@ -216,5 +233,16 @@ class ExportJob(SpecModel):
             message="executors do not mount volumes. Write to an object store, or remove "
             "executors.",
             field_path=".executors",
+        ),
+        Rule(
+            rule="!has(self.sparkApplication) || has(self.executors)",
+            message="sparkApplication needs executors. Set executors, or remove sparkApplication.",
+            field_path=".sparkApplication",
+        ),
+        Rule(
+            rule="!has(self.sparkApplication) || !has(self.resources)",
+            message="Spark sets the resources of the pod. Remove resources, and set "
+            "spark.driver.cores and spark.driver.memory in conf.",
+            field_path=".resources",
         ),
     )

@@ -3,10 +3,14 @@
 The driver of an Export's job creates executor pods with Spark's scheduler for Kubernetes. Their
 container runs ``python3 -m tidemark_pipeline.jobs.executor``, which becomes the JVM of an executor.
 Spark describes the executor in environment variables, as for the entry point of its own images.
+
+With the Spark operator, spark-submit in cluster mode creates the driver's pod. It passes all
+settings to the driver in a file.
 """
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,11 +23,18 @@ from tidemark.export_job import (
     POD_ADDRESS_VARIABLE,
     POD_NAME_VARIABLE,
     ExecutorOrder,
+    OrderError,
 )
 from tidemark_pipeline.java import find_java
 
 _BACKEND = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 _JAVA_OPTION = "SPARK_JAVA_OPT_"
+#: Address that a driver of spark-submit listens on.
+_BIND_ADDRESS = "SPARK_DRIVER_BIND_ADDRESS"
+#: A line of a file of java.util.Properties, and an escape in it.
+_PROPERTY = re.compile(r"((?:[^\\=]|\\.)+)=(.*)")
+_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)")
+_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 #: Arguments of an executor's JVM, by the variable that contains their value.
 _ARGUMENTS = {
     "--driver-url": "SPARK_DRIVER_URL",
@@ -45,16 +56,38 @@ class ExecutorSettings:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
+#: Settings of a driver in a pod.
+_IN_POD = {
+    # The account may manage pods only.
+    "spark.kubernetes.executor.disableConfigMap": "true",
+    "spark.kubernetes.driver.service.deleteOnTermination": "false",
+    "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
+    "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
+    # Any pod could connect to its ports: executors prove that this driver created them.
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.kubernetes.memoryOverheadFactor": "0.4",
+}
+
+
 @contextmanager
-def executors_of(environment: Mapping[str, str]) -> Iterator[ExecutorSettings]:
+def executors_of(
+    environment: Mapping[str, str], submitted: Path | None = None
+) -> Iterator[ExecutorSettings]:
     """Yield the session settings for the executors that the environment of a pod describes.
 
-    The template of their pods is in a temporary file meanwhile. Raises OrderError.
+    ``submitted``: the file of spark-submit, which describes them instead. The template of their
+    pods is in a temporary file meanwhile. Raises OrderError.
     """
+    # spark-submit has already written the template, too.
+    if submitted is not None:
+        yield _submitted(submitted, environment)
+        return
     text = environment.get(EXECUTORS_VARIABLE)
     if not text:
         yield ExecutorSettings()
         return
+    # Spark reads the template of an executor from a file.
     order = ExecutorOrder.of_json(text)
     with tempfile.TemporaryDirectory(prefix="tidemark-executors-") as folder:
         template = Path(folder) / "pod.json"
@@ -64,6 +97,36 @@ def executors_of(environment: Mapping[str, str]) -> Iterator[ExecutorSettings]:
             order.cores,
             executor_settings(order, environment, template),
         )
+
+
+def properties_of(text: str) -> dict[str, str]:
+    """Return the settings in a file that java.util.Properties wrote, one in each line."""
+    lines = (_PROPERTY.fullmatch(line) for line in text.split("\n") if not line.startswith("#"))
+    return {_unescaped(line[1]): _unescaped(line[2]) for line in lines if line is not None}
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(
+        lambda found: (
+            chr(int(found[1][1:], 16)) if len(found[1]) > 1 else _ESCAPED.get(found[1], found[1])
+        ),
+        text,
+    )
+
+
+def _submitted(file: Path, environment: Mapping[str, str]) -> ExecutorSettings:
+    """Return the settings of a driver that spark-submit has created. Raises OrderError."""
+    try:
+        given = properties_of(file.read_text("utf-8"))
+        here = {
+            "spark.driver.bindAddress": environment[_BIND_ADDRESS],
+            # The file still has the mode of spark-submit; this process is the driver.
+            "spark.submit.deployMode": "client",
+        }
+        settings = {**given, **_IN_POD, **here}
+        return ExecutorSettings(given["spark.master"], int(given["spark.executor.cores"]), settings)
+    except (OSError, ValueError, KeyError) as error:
+        raise OrderError(f"{file} has no settings of spark-submit: {error!r}") from error
 
 
 def executor_settings(
@@ -78,20 +141,12 @@ def executor_settings(
         "spark.kubernetes.container.image": order.image,
         "spark.kubernetes.executor.podTemplateFile": str(template),
         "spark.kubernetes.executor.podTemplateContainerName": order.container,
-        # The account may manage pods only.
-        "spark.kubernetes.executor.disableConfigMap": "true",
-        "spark.kubernetes.driver.service.deleteOnTermination": "false",
-        "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
-        "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
+        **_IN_POD,
         "spark.driver.host": environment[POD_ADDRESS_VARIABLE],
         "spark.driver.bindAddress": "0.0.0.0",
         "spark.driver.port": str(driver),
         "spark.blockManager.port": str(blocks),
-        # Any pod could connect to these ports: executors prove that this driver created them.
-        "spark.authenticate": "true",
-        "spark.network.crypto.enabled": "true",
         "spark.executor.memory": f"{order.memory_mib}m",
-        "spark.kubernetes.memoryOverheadFactor": "0.4",
     }
     if order.minimum == order.maximum:
         return settings | {"spark.executor.instances": str(order.maximum)}

@@ -4,6 +4,9 @@ The job runs in a pod, or as a process next to a local operator. Its order is in
 (:mod:`tidemark.export_job`). It reports progress on a page, and its result in a file. It exits only
 when it is done or has failed; the operator restarts it. SIGTERM stops it in order, and so does the
 end of standard input if the job must not outlive its parent process.
+
+spark-submit appends what the entry point of Spark's images takes: ``driver``, and the options of a
+spark-submit in the pod. This process starts the JVM itself instead, so that SIGTERM reaches it.
 """
 
 import argparse
@@ -72,12 +75,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--listen", default="127.0.0.1:0", help="host:port of the page")
     parser.add_argument("--report", type=Path, help="file for the last report")
     parser.add_argument("--until-stdin-ends", action="store_true")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--properties-file", type=Path, help="file with settings of spark-submit")
+    parser.add_argument("--class", help="of spark-submit, not used")
+    parser.add_argument("words", nargs="*", help="of spark-submit, not used: driver and this file")
+    given = parser.parse_intermixed_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of each batch and each end
     stop = _stop_on_signals()
     # The page starts before Spark, so that the operator can read the report while Spark starts.
-    status = JobStatus(is_alone=EXECUTORS_VARIABLE not in os.environ)
+    is_alone = EXECUTORS_VARIABLE not in os.environ and given.properties_file is None
+    status = JobStatus(is_alone=is_alone)
     page = status.page()
     host, _, port = given.listen.rpartition(":")
     bound = page.start(host.strip("[]"), int(port))
@@ -86,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout.flush()
     if given.until_stdin_ends:
         threading.Thread(target=_stop_after_stdin, args=(stop,), name="stdin", daemon=True).start()
-    phase, message = run(os.environ, status, stop)
+    phase, message = run(os.environ, status, stop, given.properties_file)
     status.end(phase, message)
     # The page stops with the process, so the operator reads the final state from this file.
     if given.report is not None:
@@ -97,12 +104,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(
-    environment: Mapping[str, str], status: JobStatus, stop: threading.Event
+    environment: Mapping[str, str],
+    status: JobStatus,
+    stop: threading.Event,
+    submitted: Path | None = None,
 ) -> tuple[ExportJobPhase, str]:
     """Run the export that the environment describes; return its final phase and a message.
 
     The message says what to do after a failure, "" otherwise. ``status``: receives the progress.
-    ``stop``: ends the export when it is set.
+    ``stop``: ends the export when it is set. ``submitted``: settings of spark-submit.
     """
     secrets: list[str] = []
     try:
@@ -115,7 +125,7 @@ def run(
             if secret.name != USERNAME_OPTION
         ]
         order = order.revealed(environment)
-        _export(order, status, stop, partial(_without_secrets, secrets))
+        _export(order, status, stop, partial(_without_secrets, secrets), submitted)
     except ModuleNotFoundError as error:
         if error.name not in ("pyspark", "py4j", "pyarrow"):
             raise
@@ -146,7 +156,11 @@ def phase_of(error: Exception) -> tuple[ExportJobPhase, str]:
 
 
 def _export(
-    order: Order, status: JobStatus, stop: threading.Event, hide: Callable[[str], str]
+    order: Order,
+    status: JobStatus,
+    stop: threading.Event,
+    hide: Callable[[str], str],
+    submitted: Path | None,
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="tidemark-schema-") as folder:
         # Spark reads the definition from a path, so its text is written to a file.
@@ -154,16 +168,20 @@ def _export(
             path = Path(folder) / Path(order.definition_name).name
             path.write_text(order.definition, encoding="utf-8")
             order = order.put({(OptionPlace.TABLE, "schema_file"): str(path)})
-        _run(order, status, stop, hide)
+        _run(order, status, stop, hide, submitted)
 
 
 def _run(
-    order: Order, status: JobStatus, stop: threading.Event, hide: Callable[[str], str]
+    order: Order,
+    status: JobStatus,
+    stop: threading.Event,
+    hide: Callable[[str], str],
+    submitted: Path | None,
 ) -> None:
     """Start a Spark session with the order's settings and run the export in it.
 
     ``status``: receives the progress. ``stop``: ends the export when it is set. ``hide``: removes
-    secrets from a message.
+    secrets from a message. ``submitted``: settings of spark-submit.
     """
     table_options = TableOptions.of(order.table)
     # Options and Java are checked before the import of Spark, which takes seconds.
@@ -182,7 +200,7 @@ def _run(
     # Stages of many topics share the cores, so that a large batch does not delay small ones.
     fair = {} if "topic" in order.source else {"spark.scheduler.mode": "FAIR"}
     with (
-        executors_of(os.environ) as executors,
+        executors_of(os.environ, submitted) as executors,
         local_session(
             "tidemark export",
             cores=executors.cores or order.cores,

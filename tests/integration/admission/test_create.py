@@ -241,6 +241,16 @@ ACCEPTED |= {
             }
         }
     ),
+    "export with a SparkApplication": export(
+        job={
+            "executors": {"max": 8},
+            "sparkApplication": {
+                "sparkVersion": "4.1.3",
+                "batchScheduler": "yunikorn",
+                "queue": "root.lake",
+            },
+        }
+    ),
     "export of Avro by its text": export(
         table={"schema": {"format": "avro", "definition": "{}", "evolution": "grow"}}
     ),
@@ -788,6 +798,20 @@ REFUSED: dict[str, tuple[Object, str]] = {
             }
         ),
         "executors do not mount volumes",
+    ),
+    "export with a SparkApplication without executors": (
+        export(job={"sparkApplication": {}}),
+        "sparkApplication needs executors",
+    ),
+    "export with a SparkApplication and resources": (
+        export(
+            job={
+                "executors": {"max": 8},
+                "sparkApplication": {},
+                "resources": {"limits": {"memory": "1Gi"}},
+            }
+        ),
+        "Spark sets the resources of the pod",
     ),
     "export to Delta Lake with a catalog": (
         export(table={"format": "delta", "catalog": {"type": "hadoop"}}),

@@ -634,6 +634,18 @@ def test_export_jobs_are_reachable_by_operator_and_metrics(
     assert argument == "--export-image=registry.example/pipeline:1"
 
 
+def test_spark_applications_need_a_right_and_a_flag(tmp_path: Path) -> None:
+    for allowed in (True, False):
+        values = {"exports": {"sparkApplications": allowed}}
+        objects = Helm(tmp_path).template(CHART, values, namespace="home")
+        (role,) = of_kind(objects, "Role")
+        groups = {group for rule in role["rules"] for group in rule["apiGroups"]}
+        assert ("sparkoperator.k8s.io" in groups) is allowed
+        operator = named(objects, "StatefulSet", "tidemark-operator")["spec"]["template"]["spec"]
+        flag = "--spark-applications=true"
+        assert (flag in operator["containers"][0]["args"]) is allowed
+
+
 def test_accounts_for_cloud_identities_are_annotated_and_used(tmp_path: Path) -> None:
     objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
     accounts = {

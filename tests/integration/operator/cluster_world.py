@@ -73,6 +73,7 @@ class ClusterWorld:
         controller_addresses: str = "",
         export_image: str = "",
         exports: Path | None = None,
+        spark_applications: bool = False,
     ) -> OperatorProcess:
         """Return an operator of this namespace that is not started yet."""
         log = self.folder / f"operator-{len(self.operators)}.log"
@@ -87,6 +88,7 @@ class ClusterWorld:
             controller_addresses=controller_addresses,
             export_image=export_image,
             exports=exports,
+            spark_applications=spark_applications,
         )
         self.operators.append(made)
         return made

@@ -17,13 +17,15 @@ from tidemark_operator.pods.export_job import CONTAINER, PAGE_PORT
 IMAGE = "tidemark/pipeline:1"
 
 
-async def start_operator(world: ClusterWorld) -> OperatorProcess:
+async def start_operator(
+    world: ClusterWorld, *, spark_applications: bool = False
+) -> OperatorProcess:
     """Start an operator that creates Jobs, and create the namespace's default account."""
     # Without a controller manager no namespace has the default account that pods need.
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
     path = f"/api/v1/namespaces/{world.namespace}/serviceaccounts"
     await world.api._call("POST", path, body=account)
-    made = world.operator(export_image=IMAGE)
+    made = world.operator(export_image=IMAGE, spark_applications=spark_applications)
     await made.start()
     return made
 

@@ -34,6 +34,7 @@ class OperatorProcess:
         controller_addresses: str = "",
         export_image: str = "",
         exports: Path | None = None,
+        spark_applications: bool = False,
         # A fork of this process would start faster, but share its imports and environment.
     ) -> None:
         """``certificates`` None: in Secrets. ``controller_addresses``: of the operators, for
@@ -50,6 +51,7 @@ class OperatorProcess:
             *(("--controller-addresses", controller_addresses) if controller_addresses else ()),
             *(("--export-image", export_image) if export_image else ()),
             *(("--exports", str(exports)) if exports else ()),
+            *(("--spark-applications", "true") if spark_applications else ()),
         ]
         self._log = log
         self._process: asyncio.subprocess.Process | forked_processes.Forked | None = None

@@ -21,7 +21,7 @@ from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import Forbidden, Invalid, NotFound
 from tidemark_operator.kube.kinds import Json
 from tidemark_pipeline.java import JavaMissing, find_java
-from tidemark_pipeline.jobs.executor import executors_of
+from tidemark_pipeline.jobs.executor import ExecutorSettings, executors_of
 from tidemark_pipeline.session import LOOPBACK, local_session
 
 ACCOUNT = "tidemark-exports"
@@ -174,7 +174,7 @@ async def test_driver_manages_only_executors_of_its_own_pod(world: ClusterWorld)
 
 @pytest.mark.full
 async def test_spark_creates_and_removes_executors_with_the_rights_of_the_chart(
-    world: ClusterWorld, monkeypatch: pytest.MonkeyPatch
+    world: ClusterWorld,
 ) -> None:
     try:
         find_java()
@@ -184,15 +184,10 @@ async def test_spark_creates_and_removes_executors_with_the_rights_of_the_chart(
     await rights.install()
     try:
         driver = await rights.driver("x-1")
-        found = await asyncio.to_thread(
-            _session, world, driver, await rights.token(driver), monkeypatch
-        )
+        found = await asyncio.to_thread(_session, world, driver, await rights.token(driver))
         for pod in found:
-            assert pod["metadata"]["ownerReferences"][0]["uid"] == driver["metadata"]["uid"]
-            (only,) = pod["spec"]["containers"]
-            assert only["command"] == ["python3", "-m", "tidemark_pipeline.jobs.executor"]
-            assert only["args"] == ["executor"]
-            assert only["image"] == "pipeline:1"
+            check_executor(pod, driver)
+            assert pod["spec"]["containers"][0]["image"] == "pipeline:1"
         # Spark deletes its executors when the session ends.
         for pod in found:
             with pytest.raises(NotFound):
@@ -201,13 +196,17 @@ async def test_spark_creates_and_removes_executors_with_the_rights_of_the_chart(
         await rights.remove()
 
 
-def _session(
-    world: ClusterWorld, driver: Json, token: str, monkeypatch: pytest.MonkeyPatch
-) -> list[Json]:
-    """Start a session with executors, and return their pods, which no kubelet runs."""
-    (cluster,) = yaml.safe_load(world.kubeconfig.read_text("utf-8"))["clusters"]
-    server = cluster["cluster"]["server"].removeprefix("https://")
-    host, _, port = server.rpartition(":")
+def check_executor(pod: Json, driver: Json) -> None:
+    """Verify that an executor belongs to the driver's pod and runs the program of the image."""
+    assert pod["metadata"]["ownerReferences"][0]["uid"] == driver["metadata"]["uid"]
+    (only,) = pod["spec"]["containers"]
+    assert only["command"] == ["python3", "-m", "tidemark_pipeline.jobs.executor"]
+    assert only["args"] == ["executor"]
+
+
+def _session(world: ClusterWorld, driver: Json, token: str) -> list[Json]:
+    """Start a session of a Job's driver, and return the pods of its executors."""
+    host, _, port = cluster_of(world)["server"].removeprefix("https://").rpartition(":")
     # The environment of the job's pod.
     environment = {
         EXECUTORS_VARIABLE: order_of(with_executors(instances=2), ACCOUNT).to_json(),
@@ -218,23 +217,42 @@ def _session(
         "KUBERNETES_SERVICE_PORT": port,
     }
     with executors_of(environment) as executors:
-        # A pod has the token and the authority as files; the driver runs on this machine.
-        prefix = "spark.kubernetes.authenticate"
-        settings = {
-            **executors.settings,
-            f"{prefix}.oauthToken": token,
-            f"{prefix}.caCertFile": _authority(world, cluster["cluster"]),
-            "spark.driver.port": "0",
-            "spark.blockManager.port": "0",
-            "spark.driver.bindAddress": LOOPBACK,
-        }
-        with local_session(
-            "executors", master=executors.master, log=world.folder / "spark.log", settings=settings
-        ):
-            return asyncio.run(_pods(world))
+        return executor_pods(world, executors, token)
 
 
-def _authority(world: ClusterWorld, cluster: Json) -> str:
+def cluster_of(world: ClusterWorld) -> Json:
+    """Return the cluster of the kubeconfig."""
+    (found,) = yaml.safe_load(world.kubeconfig.read_text("utf-8"))["clusters"]
+    return dict(found["cluster"])
+
+
+def executor_pods(
+    world: ClusterWorld,
+    executors: ExecutorSettings,
+    token: str,
+    prefix: str = "spark.kubernetes.authenticate",
+) -> list[Json]:
+    """Start a session with executors, and return their pods, which no kubelet runs.
+
+    ``prefix``: of Spark's settings with the token.
+    """
+    # A pod has the token and the authority as files; the driver runs on this machine.
+    settings = {
+        **executors.settings,
+        f"{prefix}.oauthToken": token,
+        f"{prefix}.caCertFile": _authority(world),
+        "spark.driver.port": "0",
+        "spark.blockManager.port": "0",
+        "spark.driver.bindAddress": LOOPBACK,
+    }
+    with local_session(
+        "executors", master=executors.master, log=world.folder / "spark.log", settings=settings
+    ):
+        return asyncio.run(_pods(world))
+
+
+def _authority(world: ClusterWorld) -> str:
+    cluster = cluster_of(world)
     if "certificate-authority" in cluster:
         return str(cluster["certificate-authority"])
     path = world.folder / "ca.crt"

@@ -22,10 +22,12 @@ LOADED = 90.0
 CATALOG_TOKEN = {"name": "token", "secretKeyRef": {"name": "catalog", "key": "token"}}
 
 
-async def start_export(world: ClusterWorld, **spec: object) -> None:
+async def start_export(
+    world: ClusterWorld, *, spark_applications: bool = False, **spec: object
+) -> None:
     """A Cluster with a broker, a Topic, an Export of it."""
     await world.create_cluster()
-    operator = await jobs.start_operator(world)
+    operator = await jobs.start_operator(world, spark_applications=spark_applications)
     await world.start_broker(1, operator)
     await world.create_topic("t", replicas=1)
     await world.condition(TOPIC, "t", "Ready", "True")

@@ -101,11 +101,13 @@ def test_settings_that_cannot_work_are_refused_by_name() -> None:
         ({"session_timeout_s": 3e6}, "session-timeout-s"),
         ({"suspect_timeout_s": 0.5}, "suspect-timeout-s"),
         ({"suspect_timeout_s": "inf"}, "suspect-timeout-s"),
+        ({"spark_applications": "maybe"}, "spark-applications: 'maybe' is neither"),
         ({"colour": "red"}, "colour"),
     ):
         with pytest.raises(BadSettings, match=name):
             settings_of(values)
     assert settings_of({"suspect_timeout_s": 0}).suspect_timeout_s == 0
+    assert settings_of({"spark_applications": True}).spark_applications
 
 
 def test_formatted_address_parses_to_itself() -> None:
