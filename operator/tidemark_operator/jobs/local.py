@@ -16,6 +16,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
@@ -43,16 +44,23 @@ GRACE_S = 30.0
 LAST_S = 10.0
 #: Size of a job's log above which the next run starts a new one.
 LOG_BYTES_MAX = 8 * 1024 * 1024
+#: Beginning of the name of a folder with the Secrets of one process.
+_SECRETS = "secrets-"
 
 
 @dataclasses.dataclass(slots=True)
 class _Process:
-    """A job's process; ``page``: address of its page, "" until the job has reported it."""
+    """A job's process.
+
+    ``secrets``: folder with its Secrets. ``page``: address of its page, "" until the job has
+    reported it.
+    """
 
     number: int
     uid: str
     child: asyncio.subprocess.Process
     folder: Path
+    secrets: Path
     page: str = ""
     ending: bool = False
 
@@ -107,7 +115,7 @@ class LocalJobs:
             return
         # Everything that the order refers to exists before the process starts.
         folder = self._folder / run.name
-        environment = await self._prepare(folder, desired)
+        environment, secrets = await self._prepare(folder, desired)
         command = [sys.executable, "-m", PROGRAM, "--until-stdin-ends"]
         command += ["--report", str(_report_of(folder))]
         with _log(folder) as log:
@@ -121,20 +129,23 @@ class LocalJobs:
                 # ends its jobs.
                 start_new_session=True,
             )
-        process = _Process(run.number, run.uid, child, folder)
+        process = _Process(run.number, run.uid, child, folder, secrets)
         self._running[run.key] = process
         self._background.spawn(("job", child.pid), self._await_page(process))
         logger.info("export %s: run %d is process %d", run.key, run.number, child.pid)
 
-    async def _prepare(self, folder: Path, desired: DesiredJob) -> dict[str, str]:
-        """Write the job's Secrets into its folder, and return its environment variables.
+    async def _prepare(self, folder: Path, desired: DesiredJob) -> tuple[dict[str, str], Path]:
+        """Write the job's Secrets into a new folder; return its environment variables and the folder.
 
         Raises :class:`JobRefused` if a Secret or a key is missing.
         """
-        secrets = folder / "secrets"
+        # An operator that was killed has left the Secrets of its job.
+        for left in folder.glob(f"{_SECRETS}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        # Each process has another folder, because that of the former one may be deleted later.
+        folder.mkdir(parents=True, exist_ok=True)
+        secrets = Path(tempfile.mkdtemp(prefix=_SECRETS, dir=folder))
         # Remains of a former run must not be mistaken for this one's.
-        shutil.rmtree(secrets, ignore_errors=True)
-        secrets.mkdir(parents=True, mode=0o700)
         _report_of(folder).unlink(missing_ok=True)
         # Read each Secret once.
         kept: dict[str, dict[str, bytes]] = {}
@@ -156,7 +167,7 @@ class LocalJobs:
                 continue
             value = _value(kept, variable.secret, variable.key)
             environment[variable.variable] = value.decode("utf-8", "replace")
-        return environment
+        return environment, secrets
 
     async def _secret(self, name: str) -> dict[str, bytes]:
         try:
@@ -173,10 +184,12 @@ class LocalJobs:
         with contextlib.suppress(TimeoutError, ValueError, KeyError, TypeError):
             async with asyncio.timeout(READY_TIMEOUT_S):
                 process.page = str(json.loads(await output.readline())["page"])
-        while await output.readline():  # a full pipe would block the job
+        # A full pipe would block the job. Children of the process, such as Spark's JVM, may have it
+        # open for longer than the process, whose next run may have started then.
+        while await output.readline():
             pass
         await process.child.wait()
-        shutil.rmtree(process.folder / "secrets", ignore_errors=True)
+        shutil.rmtree(process.secrets, ignore_errors=True)
 
     async def stop(self, run: ExportRunIdentity) -> None:
         process = self._running.get(run.key)
