@@ -337,7 +337,8 @@ class ClusterSpec(SpecModel):
         *ENGINE_RULES,
         Rule(
             rule="!has(self.readers) || has(self.brokers)",
-            message="readers require brokers, because they have the pod template of the brokers",
+            message="readers require brokers, because they have the pod template of the brokers. "
+            "Set spec.brokers, or create Broker objects with role Reader.",
         ),
     )
 

@@ -71,7 +71,7 @@ TableName = Annotated[
         max_length=255,
         pattern="^([A-Za-z0-9_]|[{]topic[}])+([.]([A-Za-z0-9_]|[{]topic[}])+)+$",
         description="Name of the table with its namespace, such as db.orders. With spec.topics a "
-        "template such as lake.{topic}, in which other characters of the topic's name than letters "
+        "template such as db.{topic}, in which other characters of the topic's name than letters "
         "and digits become underscores.",
     ),
 ]
@@ -433,7 +433,7 @@ class TopicSelector(SpecModel):
 
 
 class ExportTopics(SpecModel):
-    """Topics of an Export of many topics. Each has a table of its own."""
+    """Topics of an Export of many topics, with one table for each."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -598,9 +598,9 @@ class ExportRun(ApiModel):
     """Hash of the job configuration."""
     start_time: Time
     end_time: Time | None = None
-    """Result of the run. Unset while it is in progress."""
+    """Unset while the run is in progress."""
     outcome: Literal["Succeeded", "Stopped", "Failed", "Refused", "Superseded"] | None = None
-    """Result of a run."""
+    """Result of the run. Unset while it is in progress."""
 
 
 class ExportedTopic(ApiModel):

@@ -1,14 +1,14 @@
 """Tables of the topics of one export, and the order in which their topics are exported.
 
-The name of each table comes from a template such as ``lake.{topic}``. Names of topics may have dots
+The name of each table comes from a template such as ``db.{topic}``. Names of topics may have dots
 and dashes, which names of tables do not allow, so two topics can have the same table. Neither is
-exported then: rows of both would have one meaning less than the topics.
+exported then, because the offsets in a table's commits are those of one topic.
 
 Pure. :mod:`tidemark_pipeline.jobs.export_topics` runs the exports.
 """
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tidemark.backoff import Backoff
@@ -28,7 +28,10 @@ def table_name(template: str, topic: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicTable:
-    """Tables of one topic. ``letters``: "" without dead letters. ``problem``: why it has none."""
+    """Tables of one topic. ``letters``: "" without dead letters.
+
+    ``problem``: why the topic cannot be exported, "" if it can.
+    """
 
     topic: str
     table: str
@@ -44,7 +47,7 @@ def topic_tables(
     ``letters_template``: "" without dead letters. Catalogs may ignore the case of names, so names
     that differ only in case are the same table.
     """
-    made = [
+    tables = [
         TopicTable(
             topic,
             table_name(template, topic),
@@ -54,28 +57,32 @@ def topic_tables(
     ]
     # Each table with the topics that would write it, as rows or as dead letters.
     writers: dict[str, list[str]] = {}
-    for one in made:
-        for name in filter(None, (one.table, one.letters)):
-            writers.setdefault(name.lower(), []).append(one.topic)
+    for table in tables:
+        for name in filter(None, (table.table, table.letters)):
+            writers.setdefault(name.lower(), []).append(table.topic)
     return {
-        one.topic: replace(one, problem=_problem(number, one, writers))
-        for number, one in enumerate(made)
+        table.topic: replace(table, problem=_problem(number, table, writers))
+        for number, table in enumerate(tables)
     }
 
 
-def _problem(number: int, one: TopicTable, writers: dict[str, list[str]]) -> str:
+def _problem(number: int, table: TopicTable, writers: Mapping[str, Sequence[str]]) -> str:
+    """Return why a topic cannot be exported, "" if it can. ``number``: its place among all topics.
+
+    ``writers``: the topics that would write each table, by its name in lower case.
+    """
     if number >= TOPICS_MAX:
         return f"an Export has at most {TOPICS_MAX} topics. Divide them among several Exports"
-    for name in filter(None, (one.table, one.letters)):
+    for name in filter(None, (table.table, table.letters)):
         if len(name) > _NAME_CHARS_MAX:
             return (
                 f"the name of table {name[:40]}... has {len(name)} characters, {_NAME_CHARS_MAX} "
-                "are allowed. Export the topic by an Export of its own"
+                "are allowed. Export the topic by another Export, to a table with a shorter name"
             )
-        others = [topic for topic in writers[name.lower()] if topic != one.topic]
+        others = [topic for topic in writers[name.lower()] if topic != table.topic]
         if others:
             return (
-                f"topics {one.topic} and {others[0]} have the same table {name}, so neither is "
+                f"topics {table.topic} and {others[0]} have the same table {name}, so neither is "
                 "exported. Export one of them by another Export, with another table"
             )
     return ""

@@ -89,7 +89,8 @@ def rewrap(
     # Counting needs no key, because headers name the key in the clear.
     if not dry_run and not keys.active_id:
         raise InvalidConfig(
-            "there is no active encryption key: name the file with the keys, the new one first"
+            "there is no active encryption key. Name the file with the keys (--encryption-keys). "
+            "Its first line must be the new key"
         )
     # A request waits for the store most of the time, so several segments are processed at once. A
     # limited number of keys is in memory, however many segments there are.
