@@ -98,8 +98,7 @@ class Order:
     (``tidemark_pipeline.export.table_options``); for many topics its name is a template.
     ``conf``: Spark's configuration. ``jars``: added to, or used instead of, those of the image.
     ``every_s``: interval of commits of a job that runs until it is stopped; None: export everything
-    once.
-    ``maintenance``: None if the job does not maintain its tables.
+    once. ``maintenance``: None if the job does not maintain its tables.
     """
 
     source: Mapping[str, str]
@@ -327,24 +326,24 @@ class JobReport:
 
     def to_json(self, most_bytes: int = REPORT_BYTES_MAX) -> bytes:
         """Return the report as at most ``most_bytes`` bytes of JSON."""
-        fields, most = dataclasses.asdict(self), MESSAGE_CHARS_MAX
+        fields, chars = dataclasses.asdict(self), MESSAGE_CHARS_MAX
         # Rows of topics are left out from the end, then texts are shortened, until it fits.
         rows = [] if self.topics is None else [_row(topic) for topic in self.topics.worst]
         while True:
             if self.topics is not None:
                 fields["topics"]["worst"] = rows
             if self.maintenance is not None:
-                least = min(most, MAINTENANCE_CHARS_MAX)
                 for name in ("step", "message"):
-                    text = shortened(_printable(getattr(self.maintenance, name)), least)
-                    fields["maintenance"][name] = text
-            text = json.dumps(fields | {"message": shortened(_printable(self.message), most)})
+                    text = _printable(getattr(self.maintenance, name))
+                    limit = min(chars, MAINTENANCE_CHARS_MAX)
+                    fields["maintenance"][name] = shortened(text, limit)
+            text = json.dumps(fields | {"message": shortened(_printable(self.message), chars)})
             if len(text) <= most_bytes:
                 return text.encode()
             if rows:
                 rows = rows[: len(rows) // 2]
             else:
-                most //= 2  # escapes take up to twelve bytes a character
+                chars //= 2  # escapes take up to twelve bytes a character
 
     @classmethod
     def of_json(cls, data: bytes | str) -> "JobReport | None":

@@ -74,18 +74,11 @@ def list_topic_names(options: Mapping[str, str]) -> set[str]:
 
 
 def _topic_names(options: Mapping[str, str]) -> set[str]:
-    from tidemark.kafka_client.blocking_client import BlockingKafkaClient
-    from tidemark_pipeline.read.tier_access import open_readable
     from tidemark_pipeline.read.topic_source import topic_options
+    from tidemark_pipeline.read.topic_survey import Survey
 
-    parsed = topic_options({**options, "subscribePattern": ".*"})
-    # Without brokers, the topics are those of the tier.
-    if parsed.access is None:
-        assert parsed.storage is not None
-        names = open_readable(parsed.storage, parsed.aiven).topic_names()
-        return {name for name in names if not name.startswith("__")}
-    with BlockingKafkaClient(parsed.access) as brokers:
-        return {known.name for known in brokers.topics().values() if not known.internal}
+    with Survey(topic_options({**options, "subscribePattern": ".*"})) as survey:
+        return survey.topics()
 
 
 def mentioned_topics(names: Iterable[str], statement: str) -> list[str]:

@@ -25,8 +25,8 @@ from tidemark_cli.inspection.verdict import (
 from tidemark_operator.controller.state.rows import BadRow, PartitionRow, decode_row
 
 CLUSTER, BROKER, TOPIC, SLICE = ("Cluster", "Broker", "Topic", "PartitionSlice")
-#: Kinds that an older version of the definitions may lack.
 EXPORT = "Export"
+#: Kinds that an older version of the definitions may lack.
 OTHERS = ("User", EXPORT, "RecordDeletion")
 KINDS = (CLUSTER, BROKER, TOPIC, SLICE, *OTHERS)
 #: Characters kept of an object's message, as ten thousand objects may have one.

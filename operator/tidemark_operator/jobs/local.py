@@ -135,7 +135,7 @@ class LocalJobs:
         logger.info("export %s: run %d is process %d", run.key, run.number, child.pid)
 
     async def _prepare(self, folder: Path, desired: DesiredJob) -> tuple[dict[str, str], Path]:
-        """Write the job's Secrets into a new folder; return its environment variables and the folder.
+        """Write the job's Secrets into a new folder. Return its variables, and that folder.
 
         Raises :class:`JobRefused` if a Secret or a key is missing.
         """

@@ -7,7 +7,7 @@ batch is placed after the other commits: appended files unchanged, an upsert wri
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from pyspark.errors import IllegalArgumentException
@@ -34,7 +34,9 @@ from tidemark_pipeline.export.row_shapes import bounded
 from tidemark_pipeline.export.table import (
     ATTEMPTS,
     AddedColumn,
+    PartitionField,
     RowCounts,
+    SortField,
     TableLayout,
     Written,
     contended_error,
@@ -52,7 +54,8 @@ _PROPERTIES = {
     "write.delete.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
 }
-#: Spark would sort across tasks, and read the batch twice for it.
+#: For a sorted table its default is ``range``: Spark would sort across tasks, and read the batch
+#: twice for it.
 _DISTRIBUTION = "write.distribution-mode"
 _DELETED = "spark.merge-into.num-target-rows-deleted"
 
@@ -224,32 +227,15 @@ class IcebergTable:
         if sort:
             properties.setdefault(_DISTRIBUTION, "hash" if fields else "none")
         catalog, spark = self.name.partition(".")[0], cast(Any, self._session)._jsparkSession
+        spark3 = iceberg.spark.Spark3Util
         try:
-            spec = iceberg.PartitionSpec.builderFor(schema)
-            for field in fields:
-                transform, arguments = field.parsed()
-                build = getattr(spec, "alwaysNull" if transform == "void" else transform)
-                spec = build(field.column, *arguments)
-            order = iceberg.SortOrder.builderFor(schema)
-            for key in sort:
-                transform, arguments = key.parsed()
-                of_term = "ref" if transform == "identity" else transform
-                term = getattr(iceberg.expressions.Expressions, of_term)(key.column, *arguments)
-                is_descending = key.direction == "desc"
-                nulls = iceberg.NullOrder
-                order = (
-                    order.desc(term, nulls.NULLS_LAST)
-                    if is_descending
-                    else order.asc(term, nulls.NULLS_FIRST)
-                )
-            spark3 = iceberg.spark.Spark3Util
             # Spark's parser, because parts of the name may be quoted.
             identifier = spark3.catalogAndIdentifier(spark, self.name).identifier()
             (
                 spark3.loadIcebergCatalog(spark, catalog)
                 .buildTable(spark3.identifierToTableIdentifier(identifier), schema)
-                .withPartitionSpec(spec.build())
-                .withSortOrder(order.build())
+                .withPartitionSpec(_partition_spec(iceberg, schema, fields))
+                .withSortOrder(_sort_order(iceberg, schema, sort))
                 .withProperties(properties)
                 .create()
             )
@@ -275,6 +261,30 @@ class IcebergTable:
             )
         )
         return Written(rows=rows, bytes=size, files=files + deletes, deleted=deleted)
+
+
+def _partition_spec(iceberg: Any, schema: Any, fields: Iterable[PartitionField]) -> Any:
+    """Return Iceberg's partition spec. ``iceberg``: package of its classes in the JVM."""
+    spec = iceberg.PartitionSpec.builderFor(schema)
+    for field in fields:
+        transform, arguments = field.parsed()
+        build = getattr(spec, "alwaysNull" if transform == "void" else transform)
+        spec = build(field.column, *arguments)
+    return spec.build()
+
+
+def _sort_order(iceberg: Any, schema: Any, fields: Iterable[SortField]) -> Any:
+    """Return Iceberg's sort order. ``iceberg``: package of its classes in the JVM."""
+    order, nulls = iceberg.SortOrder.builderFor(schema), iceberg.NullOrder
+    for field in fields:
+        transform, arguments = field.parsed()
+        of_term = "ref" if transform == "identity" else transform
+        term = getattr(iceberg.expressions.Expressions, of_term)(field.column, *arguments)
+        if field.direction == "desc":
+            order = order.desc(term, nulls.NULLS_LAST)
+        else:
+            order = order.asc(term, nulls.NULLS_FIRST)
+    return order.build()
 
 
 def _change_of(session: Any, change: Change) -> ColumnChange:

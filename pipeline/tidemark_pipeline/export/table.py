@@ -179,12 +179,12 @@ class TableLayout:
 
     def partition_fields(self) -> list[PartitionField]:
         """Return all partition fields in their order."""
-        of, found = self.partitioning, []
-        if of.period is not PartitionPeriod.NONE:
-            found.append(PartitionField(self.of_record("timestamp"), of.period.value))
-        if of.buckets:
-            found.append(PartitionField(self.of_record("key"), f"bucket[{of.buckets}]"))
-        return [*found, *of.fields]
+        partitioning, found = self.partitioning, []
+        if partitioning.period is not PartitionPeriod.NONE:
+            found.append(PartitionField(self.of_record("timestamp"), partitioning.period.value))
+        if partitioning.buckets:
+            found.append(PartitionField(self.of_record("key"), f"bucket[{partitioning.buckets}]"))
+        return [*found, *partitioning.fields]
 
     def of_record(self, name: str) -> str:
         """Return the table's column for a field ``name`` of the record."""

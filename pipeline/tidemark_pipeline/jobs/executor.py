@@ -1,4 +1,4 @@
-"""Executors in pods: what a driver tells Spark about them, and the program of their container.
+"""Executors in pods: Spark's settings for them, and the program of their container.
 
 The driver of an Export's job creates executor pods with Spark's scheduler for Kubernetes. Their
 container runs ``python3 -m tidemark_pipeline.jobs.executor``, which becomes the JVM of an executor.
@@ -185,8 +185,8 @@ def main() -> None:
     spark = Path(pyspark.__file__).parent
     # Python workers of the executor import the modules of this image.
     os.environ["SPARK_HOME"] = str(spark)
-    words = command(find_java(), spark / "jars", os.environ)
-    os.execv(words[0], words)
+    java = command(find_java(), spark / "jars", os.environ)
+    os.execv(java[0], java)
 
 
 def _number(name: str) -> int:

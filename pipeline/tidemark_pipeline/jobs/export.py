@@ -639,20 +639,16 @@ def _commit_batches(
 
 # ------------------------------------------------------------ Freshness
 
-# Freshness of a table: the latest time whose records it has completely, from offsets alone.
-#
-# A busy topic always has a record that the table lacks, so the lag in offsets says little about the
-# age of the table's content. So the topic's end offsets are remembered at one moment. Once the
-# table reaches them, it is as fresh as that moment.
-#
-# Pure. One moment is remembered at a time, so the result lags by at most two calls.
-
 
 class Freshness:
-    """Freshness of one table.
+    """Latest time whose records a table has completely, from offsets alone.
 
-    ``current_ms``: Unix time in milliseconds at which the table had all records of the topic; None
-    while unknown.
+    A busy topic always has a record that the table lacks, so the lag in offsets says little about
+    the age of the table's content. So the topic's end offsets are remembered at one moment. Once
+    the table reaches them, it is as fresh as that moment. One moment is remembered at a time, so
+    the result lags by at most two calls.
+
+    ``current_ms``: that time, as Unix time in milliseconds; None while unknown.
     """
 
     def __init__(self) -> None:

@@ -126,9 +126,9 @@ class TopicsExport:
         """Check the options; nothing is read yet.
 
         ``templates``: of the tables, and of the tables of dead letters ("" for none). ``names``:
-        returns the names of a topic's tables in Spark. ``every_s``:
-        interval of commits, None to export each topic up to its end. ``threads``: topics that are
-        exported at the same time. ``deleter``: None if topics keep their records.
+        returns the names of a topic's tables in Spark. ``every_s``: interval of commits, None to
+        export each topic up to its end. ``threads``: topics that are exported at the same time.
+        ``deleter``: None if topics keep their records.
         """
         self._session, self._given, self._templates = session, dict(options), templates
         self._options = topic_options(options, streaming=True)
@@ -146,9 +146,9 @@ class TopicsExport:
     def run(self, upkeep: TableUpkeep | None = None) -> TopicsProgress:
         """Export until ``stop`` is set, or until each topic has reached its end or has failed.
 
-        ``upkeep``: of :meth:`upkeep_tables`; None if they are not maintained.
-        Returns the final progress. Raises the error of the first listing of topics, or of Spark. An
-        export that ends raises :class:`DependencyUnavailable` if topics have failed.
+        ``upkeep``: of :meth:`upkeep_tables`; None if they are not maintained. Returns the final
+        progress. Raises the error of the first listing of topics, or of Spark. An export that ends
+        raises :class:`DependencyUnavailable` if topics have failed.
         """
         ended = threading.Event()
         threads = [
@@ -285,7 +285,7 @@ class TopicsExport:
     def _give_turn(
         self, topic: _Topic, session: SparkSession, survey: Survey, ended: threading.Event
     ) -> None:
-        """Commit the next batch of a topic if it has new records, and keep its failure."""
+        """Commit the next batch of a topic if it has new records, and record a failure."""
         name = topic.state.table.topic
         try:
             is_behind = self._commit_batch(topic, session, survey)
@@ -352,9 +352,9 @@ class TopicsExport:
             commits, written = self._commits, self._written
             report = report_of([topic.state for topic in topics])
         found = [topic.progress for topic in topics if topic.progress is not None]
-        well = [topic.progress for topic in topics if not topic.state.reported_failure]
+        healthy = [topic.progress for topic in topics if not topic.state.reported_failure]
         # Topics that had no turn yet count as behind, in the report of topics.
-        is_unknown = not found and bool(well)
+        is_unknown = not found and bool(healthy)
         rows, letters = (
             sum(number or 0 for number in numbers)
             for numbers in (
@@ -368,10 +368,10 @@ class TopicsExport:
             written=written,
             lag=None if is_unknown else sum(progress.lag for progress in found),
             counts=RowCounts(rows, letters),
-            current_ms=_of_all(min, [None if p is None else p.current_ms for p in well]),
+            current_ms=_of_all(min, [None if p is None else p.current_ms for p in healthy]),
             exported_offsets=sum(progress.exported_offsets or 0 for progress in found),
-            observed_ms=_of_all(min, [None if p is None else p.observed_ms for p in well]),
-            lag_ms=_of_all(max, [None if p is None else p.lag_ms for p in well]),
+            observed_ms=_of_all(min, [None if p is None else p.observed_ms for p in healthy]),
+            lag_ms=_of_all(max, [None if p is None else p.lag_ms for p in healthy]),
         )
 
 

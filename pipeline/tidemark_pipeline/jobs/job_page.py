@@ -53,7 +53,7 @@ class JobStatus(Collector):
     def report(self) -> JobReport:
         """Report as of now."""
         with self._lock:
-            # The CPU time is read only for a reader: all processes are looked at.
+            # The CPU time is read only for a reader, because that reads all of /proc.
             if self._progress is None:
                 return self._report
             return replace(self._report, cpu_ms=self._cpu())
@@ -146,18 +146,19 @@ class JobStatus(Collector):
 
 
 def cpu_ms(root: int) -> int | None:
-    """Return the CPU time of a process and its descendants; None if the system does not tell.
+    """Return the CPU time (ms) of a process and its descendants; None without ``/proc`` of Linux.
 
-    Those that have ended count with the parent that waited for them.
+    Processes that have ended count with the parent that waited for them.
     """
     ticks: dict[int, int] = {}
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        except OSError:  # It has ended.
+        except OSError:  # the process has ended
             continue
-        # Its parent, then user and system time: its own, and of children that it waited for.
+        # Field 1 is the parent. Fields 11 to 14 are user and system time: those of the process, and
+        # those of children that it has waited for.
         number = int(path.parent.name)
         children.setdefault(int(fields[1]), []).append(number)
         ticks[number] = sum(map(int, fields[11:15]))

@@ -40,6 +40,8 @@ CAUSES_MAX = 20
 _ERROR_CHARS = 200
 _SAMPLE_BYTES = 200
 _LONG_NUMBER = "[-+]?[0-9]{10,}"
+#: Columns of bytes in a sample.
+_BYTES = ("key", "value")
 
 
 def figures(session: SparkSession, options: Mapping[str, str]) -> ReportFigures:
@@ -314,6 +316,3 @@ def _samples(
         data = {name: None if fields[name] is None else bytes(fields[name]) for name in _BYTES}
         found.setdefault(error, []).append(LetterSample(**{**fields, **data}))
     return {error: tuple(of_error) for error, of_error in found.items()}
-
-
-_BYTES = ("key", "value")

@@ -144,7 +144,7 @@ def _suggestions(
         case "TABLE_OR_VIEW_NOT_FOUND":
             return _tables_like(session, _names(given.get("relationName", "")), topics)
         case "FIELD_NOT_FOUND":
-            (wanted, known) = (_names(given.get(name, "")) for name in ("fieldName", "fields"))
+            wanted, known = (_names(given.get(name, "")) for name in ("fieldName", "fields"))
             return [_written(name) for text in wanted[-1:] for name in closest(text, known)]
         case "UNRESOLVED_ROUTINE":
             wanted = _names(given.get("routineName", ""))[-1:]

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 _TAG = "tidemark-maintenance"
 _POLL_S = 1.0
 #: Time to wait for a step that is stopped with the job.
-_LAST_S = 20.0
+_STOP_S = 20.0
 
 
 def upkeep_of(plan: MaintenancePlan) -> TableMaintenance:
@@ -127,7 +127,7 @@ class TableUpkeep:
             yield
         finally:
             ended.set()
-            thread.join(_LAST_S)
+            thread.join(_STOP_S)
 
     def run_if_due(self, stop: threading.Event) -> bool:
         """Maintain all tables if the schedule says so; return whether it did.

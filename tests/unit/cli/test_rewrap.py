@@ -50,7 +50,7 @@ def test_keys_are_replaced_and_counted(tmp_path: Path) -> None:
 def test_unusable_keys_are_refused(tmp_path: Path) -> None:
     ensure_identity(DirectoryStore(tmp_path), "c", "")
     code, output = run("--path", str(tmp_path))
-    assert (code, "name the file with the keys" in output) == (1, True), output
+    assert (code, "Name the file with the keys" in " ".join(output.split())) == (1, True), output
     missing = str(tmp_path / "none")
     code, output = run("--path", str(tmp_path), "--encryption-keys", missing)
     # The message is wrapped where the path is long.

@@ -2,8 +2,8 @@
 
 ``Ready`` says that the desired state is reached: a job runs, or the next one is scheduled.
 ``Exporting`` says whether records reach the table. ``Maintained`` says whether the last maintenance
-of the tables succeeded. Values that change by themselves are figures,
-which are written at most once a minute, and are in no message.
+of the tables succeeded. Values that change by themselves are figures. They are written at most once
+a minute, and are in no message.
 """
 
 import dataclasses
@@ -75,7 +75,7 @@ def export_status(
     status["observedGeneration"] = export.generation
     status["controllerEpoch"] = state.controller_epoch
     # Fields of the former run are removed, so that only those of the present one are shown.
-    for name in _OURS:
+    for name in _REPLACED:
         status.pop(name, None)
     status |= {name: value for name, value in _fields(export).items() if value}
     if view.job.report is not None:
@@ -94,7 +94,8 @@ def export_status(
     return StatusResult(status=status, sentence=f"export {export.key}: {conditions[0].message}")
 
 
-_OURS = (
+#: Fields of a former status that are replaced, or removed.
+_REPLACED = (
     *("run", "failures", "lastFailure", "lastScheduleTime", "lastSuccessfulTime", "currentTime"),
     "maintenance",
 )
@@ -276,7 +277,6 @@ def export_conditions(export: ExportInfo, view: ExportView, *, now_ms: int) -> l
             Reason.TABLE_TAKEN_OVER, text, stalled=run.generation == export.generation
         )
     # Failures remain visible until a run has committed something.
-    # The normal states of a scheduled and of a continuous export.
     if export.failures:
         found = _failing(export, view)
     elif export.schedule is not None:
