@@ -73,6 +73,7 @@ def _problem(number: int, table: TopicTable, writers: Mapping[str, Sequence[str]
     """
     if number >= TOPICS_MAX:
         return f"an Export has at most {TOPICS_MAX} topics. Divide them among several Exports"
+    # Both tables need a name that a catalog accepts, and that no other topic has.
     for name in filter(None, (table.table, table.letters)):
         if len(name) > _NAME_CHARS_MAX:
             return (
