@@ -12,11 +12,13 @@ auxiliary object, so no record of an encrypted segment is written in the clear. 
 have the log itself.
 """
 
+import os
 import struct
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from threading import BoundedSemaphore
 
 from tidemark.logfiles.offset_index import IndexFormatError, OffsetIndex
 from tidemark.logfiles.time_index import TimeIndex
@@ -107,10 +109,13 @@ class Caches:
         """
         self.files = files
         self.count = count
-        #: Held by the thread that checks and decodes loaded bytes. The event loop would wait for
-        #: each of several such threads in turn, for the interpreter or for a core. Nothing is
-        #: loaded meanwhile.
-        self.checking = ordered_lock(LockRank.LEAF)
+        #: Held by the thread that goes through the batches of a read. It is Python code, so more
+        #: threads would not be faster, and the event loop would wait for each of them in turn.
+        #: Nothing is loaded meanwhile.
+        self.walking = ordered_lock(LockRank.LEAF)
+        #: Held by each thread that computes: it checks or decodes bytes. One core is left to the
+        #: event loop, which would otherwise wait for a core behind these threads.
+        self.computing = BoundedSemaphore(max(1, (os.cpu_count() or 1) - 1))
         #: A whole number of pieces, so that a chunk can be checked by itself.
         self.chunk_bytes = -(-settings.chunk_bytes // PIECE_BYTES) * PIECE_BYTES
         self.chunks: ByteCache[tuple[object, int], bytes] = ByteCache(
@@ -165,7 +170,7 @@ class SegmentReader:
         # A batch that is not loaded yet is left to the next read, for which it is a whole request.
         end = max(first.end, min(loaded_end, first.position + max_bytes))
         data = self._bytes(first.position, end)
-        with self._caches.checking:
+        with self._caches.walking, self._caches.computing:
             size = line.check_batches(data, first.position)
         return data[:size], line.expected, first.position + size
 
@@ -252,7 +257,9 @@ class SegmentReader:
             key = ChunkKey(self._entry.segment_id, start)
             cached = None if files is None else files.get(key, _stored_bytes(frames, start, end))
             if cached is not None:
-                chunks[number] = self._tier.segments.decode(self._entry, cached, start, end, frames)
+                with self._caches.computing:
+                    chunk = self._tier.segments.decode(self._entry, cached, start, end, frames)
+                chunks[number] = chunk
             elif runs and number == runs[-1][-1] + 1:
                 runs[-1].append(number)
             else:
@@ -282,7 +289,7 @@ class SegmentReader:
         self._caches.count(tier_table.STORE_READS, 1)
         self._caches.count(tier_table.STORE_READ_BYTES, len(stored))
         found, view, at = [], memoryview(stored), 0
-        with self._caches.checking:
+        with self._caches.computing:
             # Frames are verified by their own digests when they are decoded.
             if frames is None:
                 self._check_pieces(start, end, stored, indexes.pieces)

@@ -225,6 +225,34 @@ def test_bytes_of_a_batch_that_does_not_fit_are_not_loaded(segment: CopiedSegmen
     assert segment.read(FIRST + 50, 10**9, segment.positions[10])[-1] == FIRST + 95
 
 
+class ComputingStorage(CountingStorage):
+    """Storage that fails if bytes are decoded while all cores but one are not in use."""
+
+    caches: Caches
+
+    def decode(
+        self, entry: SegmentEntry, stored: Buffer, start: int, end: int, frames: Frames | None
+    ) -> bytes:
+        assert not self.caches.computing.acquire(blocking=False)
+        return super().decode(entry, stored, start, end, frames)
+
+
+def test_a_core_is_left_to_the_event_loop(
+    any_segment: CopiedSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One thread of two cores decodes, what comes from the store as well as what was cached.
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    any_segment.caches = caches_on_disk(any_segment)
+    storage = ComputingStorage(any_segment.tier.segments.stores, any_segment.keys)
+    storage.reads, storage.caches = any_segment.reads, any_segment.caches
+    any_segment.tier = replace(any_segment.tier, segments=storage)
+    for _ in range(2):
+        assert any_segment.read(FIRST, 10**9)[-1] == FIRST + 95
+    assert len(any_segment.reads) == 1
+    # The thread does not keep the core.
+    assert any_segment.caches.computing.acquire(blocking=False)
+
+
 @pytest.mark.parametrize("from_offset", [FIRST + 20, FIRST + 22])
 def test_a_trimmed_segment_is_read_from_its_first_valid_offset(
     segment: CopiedSegment, from_offset: int
