@@ -70,7 +70,7 @@ class Pieces(list[bytes]):
     __slots__ = ("_joined",)
 
     def __init__(self) -> None:
-        super().__init__()
+        # A list that starts empty needs no call of its own initializer.
         self._joined: list[bytes] = []
 
     def append_large(self, piece: bytes) -> None:

@@ -307,7 +307,7 @@ class Segment:
 
     def _write(self, buffers: Sequence[Buffer], position: int) -> int:
         assert self.descriptor is not None
-        total = sum(len(buffer) for buffer in buffers)
+        total = sum(map(len, buffers))
         written = os.pwritev(self.descriptor, buffers, position)
         # A full disk writes the part that fits, and fails on the next call.
         while written < total:
