@@ -71,6 +71,11 @@ class MaintenanceStep:
     upkeep: TableMaintenance
     is_exclusive: bool
 
+    @property
+    def age(self) -> timedelta:
+        """Return the age from which the step deletes something, zero for a compaction."""
+        return max(self.upkeep.keep or timedelta(), self.upkeep.orphans or timedelta())
+
 
 def steps(kind: Format, upkeep: TableMaintenance) -> tuple[MaintenanceStep, ...]:
     """Return the steps of a maintenance run in their order."""
@@ -91,10 +96,8 @@ def steps(kind: Format, upkeep: TableMaintenance) -> tuple[MaintenanceStep, ...]
         # VACUUM deletes files of old versions and orphans at once, and commits no change of rows.
         # If its age is short, a batch that is being written could lose its files.
         both = replace(upkeep, compact=False)
-        age = max(upkeep.keep or timedelta(), upkeep.orphans or timedelta())
-        expiry = MaintenanceStep(
-            name="expiration", upkeep=both, is_exclusive=age < timedelta(days=1)
-        )
+        expiry = MaintenanceStep(name="expiration", upkeep=both, is_exclusive=False)
+        expiry = replace(expiry, is_exclusive=expiry.age < timedelta(days=1))
     return tuple(step for step in (compaction, expiry, orphans) if _has_work(kind, step.upkeep))
 
 

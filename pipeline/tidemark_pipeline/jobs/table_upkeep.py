@@ -6,7 +6,8 @@ that the export does not wait for long. Parts that it has finished stay, and the
 there. Steps that only delete files run beside the batches.
 
 A job of many topics maintains one table at a time, and exports the others meanwhile. Tables to
-which it has committed nothing since their last maintenance are left out.
+which it has committed nothing since their last maintenance are not compacted again. What became old
+by their last commits still expires.
 
 A run counts from its start, like that of a CronJob. A job that dies with each run therefore still
 exports between two scheduled times.
@@ -69,6 +70,35 @@ class UpkeepTable:
     version: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _LastRun:
+    """Last maintenance of a table that did not fail.
+
+    ``version``: of the table. ``first_ms``: end of the first run of this version, after which only
+    maintenance has committed. ``began_ms``: start of the last one.
+    """
+
+    version: int | None
+    first_ms: int
+    began_ms: int
+
+    def is_needed(self, step: MaintenanceStep) -> bool:
+        """Return whether the step may find something if the version is the same."""
+        age_ms = step.age / timedelta(milliseconds=1)
+        return age_ms > 0 and self.began_ms < self.first_ms + age_ms
+
+
+class _Ended(threading.Event):
+    """Set at the end of the context, and with the stop of the job, which comes before."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        super().__init__()
+        self._stop = stop
+
+    def is_set(self) -> bool:
+        return super().is_set() or self._stop.is_set()
+
+
 class TableUpkeep:
     """Maintenance of tables of one format at the times of a plan.
 
@@ -94,8 +124,7 @@ class TableUpkeep:
         self._since_ms = plan.since_ms
         #: Held by the export while it writes a batch.
         self.writing = threading.Lock()
-        # Versions of tables at their last maintenance that did not fail.
-        self._maintained: dict[str, int | None] = {}
+        self._maintained: dict[str, _LastRun] = {}
         self.report = MaintenanceReport(next_ms=self._due_ms())
 
     @contextmanager
@@ -112,7 +141,8 @@ class TableUpkeep:
             yield
             self.run_if_due(stop)
             return
-        ended = threading.Event()
+        # A batch may wait for a step, and the context does not end before the batch.
+        ended = _Ended(stop)
 
         def loop() -> None:
             # Before its first commit the job maintains nothing, or a table whose maintenance ends
@@ -140,13 +170,16 @@ class TableUpkeep:
         self._since_ms = now_ms
         self._change(replace(self.report, started_ms=now_ms, next_ms=self._due_ms()))
         done, failures, message = Maintained(), 0, ""
-        maintained = dict[str, int | None]()
+        maintained = dict[str, _LastRun]()
         for table in self._tables():
             # The failure of one table must not keep the others from their maintenance.
             try:
-                for step in () if self._is_unchanged(table) else self._steps:
-                    done += self._run(table, step, stop)
-                maintained[table.name] = table.version
+                began_ms, last = self._clock(), self._last_run(table)
+                for step in self._steps:
+                    if last is None or last.is_needed(step):
+                        done += self._run(table, step, stop)
+                first_ms = self._clock() if last is None else last.first_ms
+                maintained[table.name] = _LastRun(table.version, first_ms, began_ms)
             except Exception as error:
                 if stop.is_set():
                     break
@@ -176,8 +209,11 @@ class TableUpkeep:
         )
         return True
 
-    def _is_unchanged(self, table: UpkeepTable) -> bool:
-        return table.version is not None and self._maintained.get(table.name) == table.version
+    def _last_run(self, table: UpkeepTable) -> _LastRun | None:
+        """Return the last run for the same version of a table, None if it has changed."""
+        last = self._maintained.get(table.name)
+        is_same = last is not None and table.version is not None and last.version == table.version
+        return last if is_same else None
 
     def _run(self, table: UpkeepTable, step: MaintenanceStep, stop: threading.Event) -> Maintained:
         """Run one step for one table, between two batches if the step commits to the table."""

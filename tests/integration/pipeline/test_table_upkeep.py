@@ -3,6 +3,7 @@ duplicated.
 """
 
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,44 @@ def test_a_table_without_commits_since_its_maintenance_is_left_out(
     hours.append(3)
     assert upkeep.run_if_due(threading.Event())
     assert found[-1].compacted >= 6
+
+
+def test_snapshots_of_a_table_without_commits_expire_at_their_age(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    lake = lake_with_commits(session, tmp_path, 2)
+    found: list[MaintenanceReport] = []
+    tables, hours = [UpkeepTable(lake.name, version=2)], [1]
+    upkeep = upkeep_of(lake, tables, found, hours, compact=False, keep_ms=3 * HOUR_MS)
+    runs = {}
+    for hour in (1, 2, 4, 5):
+        hours.append(hour)
+        found.clear()
+        assert upkeep.run_if_due(threading.Event())
+        runs[hour] = any(report.step.startswith("expiration") for report in found)
+    # In hour 4 the last commit is older than three hours.
+    assert runs == {1: True, 2: True, 4: True, 5: False}
+
+
+def test_job_that_stops_does_not_wait_for_the_maintenance_of_its_table(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = lake_with_commits(session, tmp_path, 1)
+    found: list[MaintenanceReport] = []
+    upkeep, runs = upkeep_of(lake, [UpkeepTable(lake.name)], found), threading.Event()
+
+    def run_until_cancelled(*_: Any) -> Any:
+        runs.set()
+        session.sparkContext.parallelize([0], 1).foreach(lambda _: time.sleep(3600))
+
+    monkeypatch.setattr(table_upkeep, "maintain", run_until_cancelled)
+    stop = threading.Event()
+    with upkeep.during(lambda: True, stop, once=False):
+        assert runs.wait(60)
+        stop.set()
+        # The batch that waits can give up.
+        assert upkeep.writing.acquire(timeout=60)
+        upkeep.writing.release()
 
 
 def test_a_job_that_ends_leaves_the_maintenance(session: SparkSession, tmp_path: Path) -> None:
