@@ -177,5 +177,5 @@ def test_the_active_key_is_known_by_its_bytes(
 
 
 def test_rotation_needs_an_active_key(store: CallRecordingStore) -> None:
-    with pytest.raises(InvalidConfig, match="name the file with the keys"):
+    with pytest.raises(InvalidConfig, match="Name the file with the keys"):
         rewrap(tier_of(store, NO_KEYS))
