@@ -58,9 +58,9 @@ class Exporter:
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        return next(self.told())
+        return next(self.reports())
 
-    def told(self) -> Iterator[dict[str, Any]]:
+    def reports(self) -> Iterator[dict[str, Any]]:
         """Return the next report of the process. Raises RuntimeError if it has failed."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
@@ -106,8 +106,8 @@ def main() -> None:
             def tell(progress: ExportProgress) -> None:
                 # The commit's time is taken here, as close to the commit as possible.
                 now_ms = time.time_ns() // 1_000_000
-                told = {"ms": now_ms, "offsets": progress.exported.offsets}
-                print(json.dumps(told), flush=True)
+                report = {"ms": now_ms, "offsets": progress.exported.offsets}
+                print(json.dumps(report), flush=True)
 
             def wait() -> None:
                 sys.stdin.read()

@@ -93,12 +93,12 @@ def _export_round(
 ) -> dict[str, float]:
     # Costs of both the export and the brokers, which serve the local tail.
     before = exporter.cpu_seconds() + _brokers_s(cluster)
-    told = exporter.run()
+    result = exporter.run()
     cpu_s = exporter.cpu_seconds() + _brokers_s(cluster) - before
-    if told["rows"] != records:
-        raise SystemExit(f"exported {told['rows']} rows, produced {records}")
+    if result["rows"] != records:
+        raise SystemExit(f"exported {result['rows']} rows, produced {records}")
     mebibytes = records * size / 2**20
-    return {_RATE: mebibytes / cpu_s, "MiB/s": mebibytes / told["seconds"], "CPU-s": cpu_s}
+    return {_RATE: mebibytes / cpu_s, "MiB/s": mebibytes / result["seconds"], "CPU-s": cpu_s}
 
 
 def freshness_figures(cluster: RunningCluster, folder: Path, results: Results) -> str:
@@ -117,8 +117,8 @@ def freshness_figures(cluster: RunningCluster, folder: Path, results: Results) -
     commits: list[tuple[int, dict[int, int]]] = []
     source.start(FRESHNESS_S)
     try:
-        for told in exporter.told():
-            commits.append((told["ms"], {int(p): end for p, end in told["offsets"].items()}))
+        for report in exporter.reports():
+            commits.append((report["ms"], {int(p): end for p, end in report["offsets"].items()}))
             print(f"  commit {len(commits)}: {sum(commits[-1][1].values()):,} records", flush=True)
             # The last commit has to contain the last record of each partition.
             if source.over and all(commits[-1][1].get(p, 0) > o for p, o in source.last.items()):

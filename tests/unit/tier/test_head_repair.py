@@ -64,18 +64,8 @@ class RepairWorld:
     def copy(self, start: int, end: int, *, finished: bool = True) -> SegmentEntry:
         entry: SegmentEntry = self.place.segment(start, end, size_bytes=SIZE)
         self.commit(lambda head: transitions.start_copy(head, ONE, entry))
-        place, version = self.place, self.loaded.head.version
-        # The auxiliary object repeats the manifest entry, which makes a repair possible without
-        # the head.
-        origin = encode_origin(entry, version, place.topic, place.topic_id, place.partition)
-        aux = Aux(
-            offset_index=b"",
-            time_index=b"",
-            leader_epochs=b"",
-            producer_snapshot=b"",
-            origin=origin,
-        )
-        copied = self.tier.segments.copy_segment(entry, SegmentData(self.log, SIZE, aux))
+        data = SegmentData(self.log, SIZE, self.aux(entry))
+        copied = self.tier.segments.copy_segment(entry, data)
         if finished:
             self.commit(
                 lambda head: transitions.finish_copy(
@@ -84,6 +74,18 @@ class RepairWorld:
             )
         return entry
 
+    def aux(self, entry: SegmentEntry) -> Aux:
+        """Repeat the manifest entry, which makes a repair possible without the head."""
+        place, version = self.place, self.loaded.head.version
+        origin = encode_origin(entry, version, place.topic, place.topic_id, place.partition)
+        return Aux(
+            offset_index=b"",
+            time_index=b"",
+            leader_epochs=b"",
+            producer_snapshot=b"",
+            origin=origin,
+        )
+
     def merge(self, *parts: SegmentEntry, delete: bool, finished: bool = True) -> SegmentEntry:
         """Replace adjacent segments by one, and delete their objects."""
         ids = {part.segment_id for part in parts}
@@ -91,15 +93,7 @@ class RepairWorld:
         entry: SegmentEntry = self.place.segment(start, end, size_bytes=SIZE * len(parts))
         # The order of a merge: the entry, the objects, and one commit for all.
         self.commit(lambda head: transitions.start_merge(head, ONE, entry, ids))
-        place, version = self.place, self.loaded.head.version
-        origin = encode_origin(entry, version, place.topic, place.topic_id, place.partition)
-        aux = Aux(
-            offset_index=b"",
-            time_index=b"",
-            leader_epochs=b"",
-            producer_snapshot=b"",
-            origin=origin,
-        )
+        aux = self.aux(entry)
         log = [bytes(SIZE)] * len(parts)
         copied = self.tier.segments.store_segment(entry, log, lambda: aux)
         if finished:

@@ -48,7 +48,7 @@ class DataKey:
     def __init__(self, key: bytes, name: bytes) -> None:
         """Use a key for the segment ``name``."""
         self._bytes, self._cipher = key, AESGCM(key)
-        self._context = _MAGIC + struct.pack(">H", _VERSION) + name
+        self._context = _context_of(name)
 
     @classmethod
     def create(cls, segment_key: str) -> "DataKey":
@@ -137,7 +137,7 @@ def rewrapped(data: bytes, segment_key: str, ring: KeyRing) -> bytes:
 def _unwrapped(data: bytes, segment_key: str, ring: KeyRing) -> DataKey:
     key_id, wrapped = _parsed(data)
     name = _name(segment_key)
-    context = _MAGIC + struct.pack(">H", _VERSION) + name + key_id.encode()
+    context = _context_of(name) + key_id.encode()
     return DataKey(ring.unwrap(key_id, wrapped, context, segment_key), name)
 
 
@@ -152,6 +152,11 @@ def _parsed(data: bytes) -> tuple[str, bytes]:
     if magic != _MAGIC or version != _VERSION:
         raise ValueError(f"its header has magic {magic!r} and version {version}")
     return padded.rstrip(b"\0").decode("ascii", "replace"), wrapped
+
+
+def _context_of(name: bytes) -> bytes:
+    """Return the additional data that binds an encryption to a segment."""
+    return _MAGIC + struct.pack(">H", _VERSION) + name
 
 
 def _name(segment_key: str) -> bytes:
