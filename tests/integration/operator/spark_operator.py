@@ -21,7 +21,7 @@ import yaml
 
 from tests.integration.operator.cluster_world import ClusterWorld
 from tests.suites.packages import Missing, go_module
-from tidemark_operator.kube.errors import Conflict, KubeError
+from tidemark_operator.kube.errors import Conflict, KubeError, NotFound
 from tidemark_operator.kube.kinds import POD, SPARK_APPLICATION, Json
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -30,7 +30,7 @@ _PREFIX = SPARK_APPLICATION.group
 _DRIVER, _EXECUTOR = "spark.kubernetes.driver", "spark.kubernetes.executor"
 #: Where Spark mounts its ConfigMaps.
 MOUNTS = ("/opt/spark/conf", "/opt/spark/pod-template")
-_WAIT_S = 60
+_WAIT_S = 120
 
 
 def definition() -> Json:
@@ -55,6 +55,16 @@ async def installed(world: ClusterWorld) -> AsyncIterator["SparkOperator"]:
         yield SparkOperator(world)
     finally:
         await world.api._call("DELETE", f"{DEFINITIONS}/{NAME}")
+        # The API server first deletes all SparkApplications, and accepts no others meanwhile.
+        await world.until(lambda: _is_removed(world), "the definition is removed", _WAIT_S)
+
+
+async def _is_removed(world: ClusterWorld) -> bool:
+    try:
+        await world.api._call("GET", f"{DEFINITIONS}/{NAME}")
+    except NotFound:
+        return True
+    return False
 
 
 async def _is_served(world: ClusterWorld) -> bool:
