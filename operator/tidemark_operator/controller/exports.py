@@ -203,7 +203,7 @@ def adopted(export: ExportInfo, order: str) -> ExportInfo:
     ``order``: digest of the desired job, "" with a problem.
     """
     run = export.run
-    if run is None or not run.under_way or run.order != order:
+    if run is None or not run.under_way or not order or run.order != order:
         return export
     return replace(export, run=replace(run, generation=export.generation))
 

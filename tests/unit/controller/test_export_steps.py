@@ -348,3 +348,14 @@ _NEXT = {
     JobPhase.ENDING: (JobPhase.ENDING, JobPhase.ABSENT),
     JobPhase.ENDED: (JobPhase.ENDED,),
 }
+
+
+def test_run_takes_the_generation_of_a_spec_that_describes_its_job() -> None:
+    export = info(generation=2, run=run())
+    assert exports.adopted(export, ORDER).run == run(generation=2)
+    # Another spec needs another job, and with a problem there is no desired job.
+    assert exports.adopted(export, "other") == export
+    older = info(generation=2, run=run(order=""))
+    assert exports.adopted(older, "") == older
+    ended_run = info(generation=2, run=ended(ExportOutcome.STOPPED))
+    assert exports.adopted(ended_run, ORDER) == ended_run
