@@ -17,7 +17,7 @@ from tidemark_pipeline.session import local_session
 #: Data files in a folder: those of two hours, and of the versions that are kept.
 _FILES_MAX = 200
 #: Other files of an Iceberg table, half of them checksums. Delta keeps its log for 30 days.
-_OTHERS_MAX = {Format.ICEBERG: 1000}
+_OTHERS_MAX = {Format.ICEBERG: 1500}
 
 
 def main() -> int:

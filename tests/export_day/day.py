@@ -101,7 +101,8 @@ def run_day(session: SparkSession, folder: Path, kind: Format, *, commits: int, 
             stop.set()
 
     def maintained(report: MaintenanceReport) -> None:
-        if report.step or report.ended_ms is None:
+        # The first report of a run still has the figures of the run before.
+        if report.step or report.ended_ms is None or report.ended_ms < (report.started_ms or 0):
             return
         day.runs += 1
         day.failed += report.failures
