@@ -96,12 +96,14 @@ class AivenReader:
         """List the folders of topics."""
         names = self._store.folders("")
         found = [topic_of(name, self._layout.name_prefix) for name in names]
-        self._folders = {folder.topic_id: folder for folder in found if folder is not None}
-        return list(self._folders.values())
+        folders = [folder for folder in found if folder is not None]
+        self._folders = {folder.topic_id: folder for folder in folders}
+        return folders
 
     def find_topic(self, name: str) -> TopicObject:
         """Return the topic of this name. Raises TopicNotFound, TopicAmbiguous."""
-        found = [folder for folder in self.folders() if folder.topic == name]
+        folders = self.folders()
+        found = [folder for folder in folders if folder.topic == name]
         if self._layout.topic_id is not None:
             found = [folder for folder in found if folder.topic_id == self._layout.topic_id]
         if not found:
@@ -115,6 +117,13 @@ class AivenReader:
             raise TopicAmbiguous(
                 f"{name!r} is the name of several topics in {self._store.describe()} ({ids}): name "
                 "the id of one by the option 'topicId'"
+            )
+        # Parts and segments are known by the id, so a copy could be read instead of the topic.
+        same = [folder.folder for folder in folders if folder.topic_id == found[0].topic_id]
+        if len(same) > 1:
+            raise TopicAmbiguous(
+                f"the folders {' and '.join(sorted(same))} in {self._store.describe()} have the id "
+                "of one topic, and one is a copy: move it out of the option 'prefix'"
             )
         return self._topic_of(found[0])
 

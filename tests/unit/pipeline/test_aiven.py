@@ -3,6 +3,7 @@ not."""
 
 import json
 import pickle
+import shutil
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -301,6 +302,18 @@ def test_folders_of_other_programs_are_no_partitions(writer: SegmentWriter) -> N
         (folder / name).mkdir()
         (folder / name / "segment").touch()
     assert read(writer) == expected(0, 9)
+
+
+@pytest.mark.parametrize("name", ["a-copy", "zz-copy"])
+def test_copy_of_a_folder_is_not_read_instead_of_the_topic(
+    writer: SegmentWriter, name: str
+) -> None:
+    folder = Path(copy(writer, 0, 9)).parent.parent
+    shutil.copytree(folder, folder.with_name(folder.name.replace("t-", f"{name}-", 1)))
+    copy(writer, 9, 18)
+    for selected in ({"topic": "t"}, {"topic": "", "subscribePattern": ".*"}):
+        with pytest.raises(TopicAmbiguous, match=rf"{name}-.* one is a copy: move it out"):
+            read(writer, **selected)
 
 
 def test_batch_of_an_export_names_the_id_of_its_topic(
