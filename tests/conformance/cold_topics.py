@@ -16,15 +16,6 @@ from tests.kafka_programs import JAVA, kafka_jars
 from tests.suites.packages import Missing, go_program
 from tidemark_devcluster import processes
 
-MARKS = [
-    pytest.mark.slow,
-    pytest.mark.full,
-    # kafka-python leaves its sockets to the garbage collector.
-    pytest.mark.filterwarnings(
-        "ignore:unclosed <socket:ResourceWarning",
-        "ignore::pytest.PytestUnraisableExceptionWarning",
-    ),
-]
 RECORDS = 12_000
 VALUE = b"x" * 1000
 #: Records that are in the tier only once local retention has run.
@@ -71,7 +62,6 @@ class KafkaPythonReader:
             consumer_timeout_ms=60_000,
             fetch_max_bytes=200_000,
             max_partition_fetch_bytes=200_000,
-            metadata_max_age_ms=1000,
         )
         place = PythonTopicPartition(topic, 0)
         self._consumer.assign([place])
@@ -129,10 +119,8 @@ def franz_reader(bootstrap: str, topic: str) -> ProgramReader:
     return ProgramReader([program, bootstrap, topic, str(RECORDS)])
 
 
-Reader = ConfluentReader | KafkaPythonReader | ProgramReader
-READERS: Mapping[str, Callable[[str, str], Reader]] = {
+READERS: Mapping[str, Callable[[str, str], ConfluentReader | ProgramReader]] = {
     "confluent-kafka": ConfluentReader,
-    "kafka-python": KafkaPythonReader,
     "java": java_reader,
     "franz-go": franz_reader,
 }

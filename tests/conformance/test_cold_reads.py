@@ -10,7 +10,6 @@ from cold_topics import (
     AVAILABLE,
     BROKERS,
     COLD,
-    MARKS,
     READERS,
     RECORDS,
     VALUE,
@@ -23,7 +22,7 @@ from local_cluster import RunningCluster, wait
 
 from tidemark.configuration.broker_keys import REMOTE_READERS
 
-pytestmark = MARKS
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,10 @@ from cold_topics import AVAILABLE as STORE_AVAILABLE
 from cold_topics import (
     BROKERS,
     COLD,
-    MARKS,
     READERS,
     RECORDS,
     VALUE,
+    KafkaPythonReader,
     cold_topic,
     metric,
     read_bytes,
@@ -33,7 +33,7 @@ from tidemark.wire.connection import KafkaConnection
 from tidemark_devcluster import processes
 from tidemark_devcluster.processes import ProcessRecord
 
-pytestmark = MARKS
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 FETCH_VERSION = 12
 
@@ -93,6 +93,26 @@ def test_stock_clients_read_each_record_once_beside_a_reader(
     served = read_bytes(cluster, reader) - before
     follows = client == "confluent-kafka" or listener == "READERS"
     assert served >= COLD * len(VALUE) if follows else served == 0
+
+
+# It leaves its sockets to the garbage collector.
+@pytest.mark.filterwarnings(
+    "ignore:unclosed <socket:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+@pytest.mark.parametrize("listener", ["PLAINTEXT", "READERS"])
+def test_kafka_python_reads_each_record_once_beside_a_reader(
+    cluster: RunningCluster, topic: str, reader: int, listener: str
+) -> None:
+    """Return to the leader after each Fetch from another broker: it serves most records."""
+    before = read_bytes(cluster, reader)
+    consumer = KafkaPythonReader(bootstrap_of(cluster, listener), topic)
+    try:
+        offsets = consumer.offsets()
+        assert [next(offsets) for _ in range(RECORDS)] == list(range(RECORDS))
+    finally:
+        consumer.close()
+    served = read_bytes(cluster, reader) - before
+    assert (0 < served < COLD * len(VALUE)) == (listener == "READERS")
 
 
 def test_a_reader_has_no_replicas(cluster: RunningCluster, reader: int) -> None:
