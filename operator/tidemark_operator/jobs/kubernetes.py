@@ -81,8 +81,7 @@ class KubernetesJobs:
             return ABSENT
         # The Job has the name but another owner: it is neither used nor deleted.
         if not _is_owned(job, run.uid):
-            why = f"{job['kind']} {run.job} belongs to another owner"
-            return JobSeen(phase=JobPhase.ENDING, why=why)
+            return JobSeen(phase=JobPhase.ENDING, why=f"{run.job} belongs to another owner")
         if job["metadata"].get("deletionTimestamp"):
             return JobSeen(phase=JobPhase.ENDING)
         pod = _newest(pods, job)

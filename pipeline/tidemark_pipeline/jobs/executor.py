@@ -118,12 +118,9 @@ def _submitted(file: Path, environment: Mapping[str, str]) -> ExecutorSettings:
     """Return the settings of a driver that spark-submit has created. Raises OrderError."""
     try:
         given = properties_of(file.read_text("utf-8"))
-        here = {
-            "spark.driver.bindAddress": environment[_BIND_ADDRESS],
-            # The file still has the mode of spark-submit; this process is the driver.
-            "spark.submit.deployMode": "client",
-        }
-        settings = {**given, **_IN_POD, **here}
+        # The file still has the mode of spark-submit; this process is the driver.
+        settings = {**given, **_IN_POD, "spark.submit.deployMode": "client"}
+        settings["spark.driver.bindAddress"] = environment[_BIND_ADDRESS]
         return ExecutorSettings(given["spark.master"], int(given["spark.executor.cores"]), settings)
     except (OSError, ValueError, KeyError) as error:
         raise OrderError(f"{file} has no settings of spark-submit: {error!r}") from error
