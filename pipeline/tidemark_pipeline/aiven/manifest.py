@@ -90,13 +90,28 @@ class Encryption:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Manifest of a segment. ``indexes``: position and size in their object, by name."""
+    """Manifest of a segment. ``indexes``: position and size in their object, by name.
 
-    chunks: Chunks
+    ``chunk_index``: its fields as they are. ``where``: the manifest's location, for errors.
+    """
+
+    chunk_index: Mapping[str, Any]
     indexes: Mapping[str, tuple[int, int]]
     is_compressed: bool
     encryption: Encryption | None
     entry: SegmentEntry
+    where: str
+
+    def chunks(self) -> Chunks:
+        """Return the chunks of the log. Raises ManifestCorrupt.
+
+        A plan reads the manifests of all segments and needs no chunk, and decoding them takes
+        longer than everything else of a manifest.
+        """
+        try:
+            return _chunks_of(self.chunk_index)
+        except _DAMAGE as error:
+            raise _damaged(self.where, error) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,23 +169,28 @@ class Transformation:
 def parse(data: bytes, key: str, where: str) -> Manifest:
     """Return a manifest. ``key``: of the segment's objects, without suffix. ``where``: for errors.
 
-    Raises ManifestCorrupt for anything that is not a manifest of :data:`SUPPORTED`.
+    Raises ManifestCorrupt for anything that is not a manifest of :data:`SUPPORTED`. The chunk index
+    is not checked, see :meth:`Manifest.chunks`.
     """
     try:
         fields = json.loads(data)
         version = str(fields["version"])
         if version == SUPPORTED:
-            return _manifest_of(fields, key)
+            return _manifest_of(fields, key, where)
     except _DAMAGE as error:
-        raise ManifestCorrupt(f"{where} is damaged, or no manifest ({error!r})") from error
+        raise _damaged(where, error) from error
     raise ManifestCorrupt(
         f"{where} has version {version[:20]!r}, this version of Tidemark reads {SUPPORTED}: "
         "upgrade Tidemark"
     )
 
 
-def _manifest_of(fields: Mapping[str, Any], key: str) -> Manifest:
-    chunks = _chunks_of(fields["chunkIndex"])
+def _damaged(where: str, error: Exception) -> ManifestCorrupt:
+    return ManifestCorrupt(f"{where} is damaged, or no manifest ({error!r})")
+
+
+def _manifest_of(fields: Mapping[str, Any], key: str, where: str) -> Manifest:
+    chunk_index = fields["chunkIndex"]
     indexes = {
         name: (_size(place["position"]), _size(place["size"]))
         for name, place in fields["segmentIndexes"].items()
@@ -182,11 +202,14 @@ def _manifest_of(fields: Mapping[str, Any], key: str) -> Manifest:
         raise ValueError("an index is missing")
     encryption = fields.get("encryption")
     return Manifest(
-        chunks=chunks,
+        chunk_index=chunk_index,
         indexes=indexes,
         is_compressed=fields["compression"] is True,
         encryption=None if encryption is None else _encryption_of(encryption),
-        entry=_entry_of(fields["remoteLogSegmentMetadata"], chunks.log_bytes, key),
+        entry=_entry_of(
+            fields["remoteLogSegmentMetadata"], _size(chunk_index["originalFileSize"]), key
+        ),
+        where=where,
     )
 
 

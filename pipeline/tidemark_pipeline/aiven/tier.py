@@ -7,7 +7,7 @@ read once: the plug-in gives each copy a new id.
 
 import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -46,12 +46,15 @@ from tidemark_pipeline.aiven.manifest import (
     TIMESTAMP,
     TRANSACTION,
     ChunkDamaged,
+    Chunks,
     Manifest,
     Transformation,
     parse,
 )
 
 _MANIFESTS_AT_ONCE = 16
+#: Manifests that a thread reads in a row: handing over each of a million takes as long as its read.
+_MANIFESTS_IN_A_ROW = 64
 _MANIFEST_BYTES_MAX = 16 * 1024 * 1024
 _SEGMENTS_MAX = 1_000_000
 #: More than Kafka lets a topic have. Each number below the highest costs a listing.
@@ -234,15 +237,22 @@ class AivenReader:
                 f"{_SEGMENTS_MAX} are read: use larger segments (segment.bytes)"
             )
         missing = [key for key in keys if key not in known]
-        loaded: Iterable[_LoadedSegment | None] = ()
+        loaded: list[_LoadedSegment | None] = []
         if missing:
+            # Few manifests are divided among all threads, as each is a request to the store.
+            size = max(1, min(_MANIFESTS_IN_A_ROW, len(missing) // _MANIFESTS_AT_ONCE))
+            rows = [missing[at : at + size] for at in range(0, len(missing), size)]
             with ThreadPoolExecutor(_MANIFESTS_AT_ONCE, "manifests") as threads:
-                loaded = list(threads.map(self._read, missing))
+                for row in threads.map(self._read_row, rows):
+                    loaded += row
         known = {key: known[key] for key in keys if key in known}
         # A segment that was deleted after the listing is not part of the snapshot.
         known |= {key: item for key, item in zip(missing, loaded, strict=True) if item is not None}
         self._known[folder.topic_id, partition] = known
         return known
+
+    def _read_row(self, keys: Sequence[str]) -> list[_LoadedSegment | None]:
+        return [self._read(key) for key in keys]
 
     def _read(self, key: str) -> _LoadedSegment | None:
         try:
@@ -330,11 +340,13 @@ class AivenSegments:
         if start >= end:
             return b""
         manifest, transformation = self._opened(entry.key)
+        # Damaged chunks are an error of a log that is stored byte for byte, too.
+        chunks = manifest.chunks()
         if transformation.is_identity:
             return bytes(self._store.get_range(entry.log_key, start, end))
-        numbers = manifest.chunks.containing(start, end)
-        begin = start - numbers.start * manifest.chunks.chunk_bytes
-        data = b"".join(self._chunks(manifest, transformation, numbers))
+        numbers = chunks.containing(start, end)
+        begin = start - numbers.start * chunks.chunk_bytes
+        data = b"".join(self._chunks(manifest.entry, chunks, transformation, numbers))
         return data[begin : begin + end - start]
 
     def fetch_aux(self, entry: SegmentEntry) -> Aux:
@@ -374,27 +386,26 @@ class AivenSegments:
         return last[1]
 
     def _chunks(
-        self, manifest: Manifest, transformation: Transformation, numbers: range
+        self, entry: SegmentEntry, chunks: Chunks, transformation: Transformation, numbers: range
     ) -> Iterator[bytes]:
         """Yield chunks of a log, fetched by one request."""
         # The last read may have ended within the first chunk.
         key, number, chunk = self._last_chunk
-        if key == manifest.entry.key and number == numbers.start:
+        if key == entry.key and number == numbers.start:
             yield chunk
             numbers = numbers[1:]
         if not numbers:
             return
         # Stored chunks are contiguous.
-        chunks = manifest.chunks
         begin = chunks.stored_start(numbers.start)
         end = chunks.stored_ends[numbers[-1]]
-        stored = bytes(self._store.get_range(manifest.entry.log_key, begin, end))
+        stored = bytes(self._store.get_range(entry.log_key, begin, end))
         for number in numbers:
             piece = stored[chunks.stored_start(number) - begin : chunks.stored_ends[number] - begin]
             # An error names the chunk, so that its bytes can be compared with a copy.
             try:
                 chunk = transformation.log_chunk(piece, chunks.size_of(number))
             except ChunkDamaged as error:
-                raise self.damaged(manifest.entry, LOG, f"chunk {number}: {error}") from error
-            self._last_chunk = (manifest.entry.key, number, chunk)
+                raise self.damaged(entry, LOG, f"chunk {number}: {error}") from error
+            self._last_chunk = (entry.key, number, chunk)
             yield chunk

@@ -177,6 +177,21 @@ def test_overlapping_segments_give_each_offset_once(writer: SegmentWriter) -> No
     assert rows == expected(0, 20) + expected(20, 30, 3)
 
 
+def test_segments_that_threads_read_several_at_a_time_stay_in_order(writer: SegmentWriter) -> None:
+    for first in range(0, 120, 3):
+        copy(writer, first, first + 3)
+    assert read(writer) == expected(0, 120)
+
+
+def test_plan_decodes_no_chunk_index(writer: SegmentWriter) -> None:
+    """Decoding takes longer than everything else of a manifest, and a plan reads all manifests."""
+    damaged = {"chunkIndex": {"originalFileSize": 100}}
+    copy(replace(writer, change=lambda manifest: manifest.update(damaged)), 0, 9)
+    options = parse({"topic": "t", "path": str(writer.root), "layout": "aiven"})
+    with Survey(options) as survey:
+        assert plan_batch(survey, options).tasks
+
+
 def test_records_that_an_unclean_election_removed_are_not_read(writer: SegmentWriter) -> None:
     """Epoch 2 wrote from 15 on. Then a replica without that became leader, at offset 21."""
     copy(writer, 0, 18, ((0, 0), (1, 12)))
