@@ -86,8 +86,8 @@ SECTIONS = (
         command="make bench-pipeline",
         note="Reads have all columns, unless the measure says less. Each is compared with Spark's "
         "own Kafka source, which reads the same records from Apache Kafka. CPU-seconds are those "
-        "of the driver, its Python workers and the brokers. They hardly depend on other load of "
-        "the machine. Seconds do: the load average at the end was {load:.1f}.",
+        "of the driver, its Python workers and the brokers. Other load of the machine changes them "
+        "less than it changes seconds. The load average at the end was {load:.1f}.",
     ),
     Section(
         name="executors",
