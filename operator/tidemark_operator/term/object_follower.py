@@ -137,9 +137,6 @@ class DefinitionWatch:
         self._changed()
 
 
-logger = logging.getLogger(__name__)
-
-
 class ObjectFollower:
     """Receiver of the watches, in the main loop; a ``Follower`` of the informers."""
 
@@ -159,7 +156,10 @@ class ObjectFollower:
         """
         self._namespace = namespace
         self._deliver = deliver
-        self.objects = ObjectCache(restored)
+        self._report_restore = restored
+        self.objects = ObjectCache(self._restart)
+        #: Set when the informers have to list again.
+        self._restored = asyncio.Event()
         #: Detects watches that do not deliver our own writes.
         self.echoes = Echoes(time.monotonic)
         #: Set when an object of a kind with few objects changes, such as the Cluster.
@@ -174,13 +174,21 @@ class ObjectFollower:
     async def follow(self, api: KubeApi) -> None:
         """Watch the kinds with thousands of objects until cancelled.
 
-        Each watch is expected to start, even if nothing is ever written.
+        Each watch is expected to start, even if nothing is ever written. After a restore of the API
+        server's data all kinds are listed again: the API server sends nothing to a watch that
+        continues from a version that it has not reached again.
         """
-        async with asyncio.TaskGroup() as group:
-            for kind in MANY:
-                self.echoes.wrote(kind.kind, self.echoes.begins())
-                informer = Informer(api, kind, self._namespace, self)
-                group.create_task(informer.run(), name=f"informer of {kind.plural}")
+        while True:
+            self._restored.clear()
+            informers = []
+            async with asyncio.TaskGroup() as group:
+                for kind in MANY:
+                    self.echoes.wrote(kind.kind, self.echoes.begins())
+                    run = Informer(api, kind, self._namespace, self).run()
+                    informers.append(group.create_task(run, name=f"informer of {kind.plural}"))
+                await self._restored.wait()
+                for informer in informers:
+                    informer.cancel()
 
     # ------------------------------------------------------------ kopf's watches
 
@@ -221,6 +229,11 @@ class ObjectFollower:
             self._deliver(key, True)
 
     # ------------------------------------------------------------ inside
+
+    def _restart(self, sign: str) -> None:
+        """Report a restore of the API server's data, and list everything again."""
+        self._restored.set()
+        self._report_restore(sign)
 
     def _take(self, body: Json, put: Callable[[], bool], *, gone: bool = False) -> None:
         """Take in one object; an unreadable one does not stop the others."""

@@ -149,8 +149,9 @@ class TermRunner:
     def _end_term_after_restore(self, sign: str) -> None:
         """End the term after a restore of the API's data: every decision since is in doubt.
 
-        The watches report a past state, so they restart. Only a leader takes over with ``behind``.
-        An operator on standby need not: brokers report what they received to the next leader.
+        kopf's watches report a past state, so they restart, as the follower's informers do. Only a
+        leader takes over with ``behind``. An operator on standby need not: brokers report what they
+        received to the next leader.
         """
         logger.warning("the API server's data was restored: %s", sign)
         self._rewatch()

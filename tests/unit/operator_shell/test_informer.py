@@ -15,7 +15,8 @@ from tidemark_operator.kube import client, informer
 from tidemark_operator.kube.client import WATCH_S, KubeApi, LineTooLong, split_lines
 from tidemark_operator.kube.errors import ApiServerUnavailable, Forbidden, KubeError, NotFound
 from tidemark_operator.kube.informer import Informer
-from tidemark_operator.kube.kinds import TOPIC, Json, Key, Kind
+from tidemark_operator.kube.kinds import TOPIC, Json, Key, Kind, resource_version
+from tidemark_operator.term.object_follower import ObjectFollower
 
 NAMESPACE = "ns"
 
@@ -288,6 +289,41 @@ async def test_restored_api_server_is_listed_again(world: InformerWorld) -> None
     world.server.bookmark(TOPIC)
     world.api.end_watch_with(world.server.history[-1])
     assert await world.news() == ["found a", "found b", "all: a b"]
+
+
+async def test_informers_list_again_when_a_takeover_finds_a_restored_api_server() -> None:
+    """A watch from a version above the server's is silent until the server reaches it."""
+    world = InformerWorld()
+    signs: list[str] = []
+    follower = ObjectFollower(
+        NAMESPACE,
+        deliver=lambda _key, _gone: None,
+        restored=signs.append,
+        definitions_changed=lambda: None,
+    )
+    world.make("a")
+    backup = world.server.find(TOPIC, "a")
+    assert backup is not None
+    running = asyncio.create_task(follower.follow(world.api))  # type: ignore[arg-type]
+    for partitions in (2, 3, 4):
+        await many_turns()
+        world.edit("a", partitions)
+    await many_turns()
+    (key,) = follower.objects.keys(TOPIC)
+    # etcd is put back, and the takeover lists the kind before a watch shows it.
+    world.server.history.clear()
+    world.server._objects[TOPIC.kind, "a"] = backup
+    world.server._version = resource_version(backup)
+    follower.list_started(TOPIC, world.server.version, follower.before_list(TOPIC))
+    await many_turns()
+    world.edit("a", 9)
+    await many_turns()
+    assert signs
+    found = follower.objects.get(key)
+    assert found is not None
+    assert found["spec"]["partitions"] == 9
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 # ---------------------------------------------------------------- connections
