@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pyspark import SparkContext
 
 from tests.helm import CHART, Helm
 from tests.integration.operator.cluster_world import ClusterWorld
@@ -245,10 +246,17 @@ def executor_pods(
         "spark.blockManager.port": "0",
         "spark.driver.bindAddress": LOOPBACK,
     }
-    with local_session(
-        "executors", master=executors.master, log=world.folder / "spark.log", settings=settings
-    ):
-        return asyncio.run(_pods(world))
+    try:
+        with local_session(
+            "executors", master=executors.master, log=world.folder / "spark.log", settings=settings
+        ):
+            return asyncio.run(_pods(world))
+    finally:
+        # The JVM of this process keeps the settings with which it started. The next session would
+        # have them, among them this token.
+        jvm = SparkContext._jvm
+        for name in settings if jvm is not None else ():
+            jvm.java.lang.System.clearProperty(name)
 
 
 def _authority(world: ClusterWorld) -> str:
