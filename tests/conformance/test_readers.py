@@ -18,7 +18,9 @@ from cold_topics import (
     READERS,
     RECORDS,
     VALUE,
+    ConfluentReader,
     KafkaPythonReader,
+    ProgramReader,
     cold_topic,
     metric,
     read_bytes,
@@ -77,20 +79,29 @@ def bootstrap_of(cluster: RunningCluster, listener: str) -> str:
     return listeners[listener]
 
 
+def read_by(
+    consumer: ConfluentReader | KafkaPythonReader | ProgramReader,
+    cluster: RunningCluster,
+    reader: int,
+) -> float:
+    """Consume each record once, and return the bytes that the Reader has read from the tier."""
+    before = read_bytes(cluster, reader)
+    try:
+        offsets = consumer.offsets()
+        assert [next(offsets) for _ in range(RECORDS)] == list(range(RECORDS))
+    finally:
+        consumer.close()
+    return read_bytes(cluster, reader) - before
+
+
 @pytest.mark.parametrize("listener", ["PLAINTEXT", "READERS"])
 @pytest.mark.parametrize("client", READERS)
 def test_stock_clients_read_each_record_once_beside_a_reader(
     cluster: RunningCluster, topic: str, reader: int, client: str, listener: str
 ) -> None:
     """librdkafka follows each redirection, others only to a broker in the replica list."""
-    before = read_bytes(cluster, reader)
     consumer = READERS[client](bootstrap_of(cluster, listener), topic)
-    try:
-        offsets = consumer.offsets()
-        assert [next(offsets) for _ in range(RECORDS)] == list(range(RECORDS))
-    finally:
-        consumer.close()
-    served = read_bytes(cluster, reader) - before
+    served = read_by(consumer, cluster, reader)
     follows = client == "confluent-kafka" or listener == "READERS"
     assert served >= COLD * len(VALUE) if follows else served == 0
 
@@ -104,14 +115,8 @@ def test_kafka_python_reads_each_record_once_beside_a_reader(
     cluster: RunningCluster, topic: str, reader: int, listener: str
 ) -> None:
     """Return to the leader after each Fetch from another broker: it serves most records."""
-    before = read_bytes(cluster, reader)
     consumer = KafkaPythonReader(bootstrap_of(cluster, listener), topic)
-    try:
-        offsets = consumer.offsets()
-        assert [next(offsets) for _ in range(RECORDS)] == list(range(RECORDS))
-    finally:
-        consumer.close()
-    served = read_bytes(cluster, reader) - before
+    served = read_by(consumer, cluster, reader)
     assert (0 < served < COLD * len(VALUE)) == (listener == "READERS")
 
 

@@ -174,7 +174,7 @@ def main(
             except Superseded:
                 return SUPERSEDED
             except Exception as error:
-                # Spark gives the process that plans a stream ten seconds to start.
+                # Spark gives the process that plans a read ten seconds to start.
                 if _NOT_STARTED not in str(error):
                     raise
         # The whole table, in an order of its own, for the comparison by the loop.

@@ -172,8 +172,8 @@ class DeltaTable:
         if self._layout.mode is WriteMode.APPEND:
             self._append(frame, metadata, transaction)
             return
-        # A MERGE statement has no options, so its metadata are session settings. A stream's batches
-        # have a session of their own.
+        # A MERGE statement has no options, so its metadata are session settings. Maintenance and
+        # exports of other topics have other sessions.
         settings = {
             _CONF + "commitInfo.userMetadata": metadata,
             _CONF + "write.txnAppId": APPLICATION,
