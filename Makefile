@@ -171,9 +171,11 @@ bench-all: bench bench-latency bench-failover
 
 # Reads of what only the tier has (a local MinIO), beside Apache Kafka with LocalTieredStorage. ONLY='readers 60' or 'produce'.
 # ROUNDS: of both (3). MEGABYTES: read by all readers together (480). SIDE=tidemark: without Apache Kafka. DISK=2000: MB of our disk cache.
+# TIER=directory: of our broker, as Apache Kafka has one. PINNED=1: the broker has a core of its own.
 bench-cold: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.cold_reads $(if $(ONLY),--only '$(ONLY)') $(if $(ROUNDS),--rounds $(ROUNDS)) \
-	  $(if $(MEGABYTES),--megabytes $(MEGABYTES)) $(if $(SIDE),--side $(SIDE)) $(if $(DISK),--disk-cache $(DISK))
+	  $(if $(MEGABYTES),--megabytes $(MEGABYTES)) $(if $(SIDE),--side $(SIDE)) $(if $(DISK),--disk-cache $(DISK)) \
+	  $(if $(TIER),--tier $(TIER)) $(if $(PINNED),--pinned)
 
 # The same for 1, 2 and 4 brokers whose store answers after 20 ms. ROUNDS: 3, MEGABYTES: 480.
 bench-cold-brokers: $(ALL)

@@ -1,6 +1,7 @@
 """``make bench-cold``: clients that read what only the tier has, from one broker.
 
-Our broker has a MinIO on the same machine, Apache Kafka its LocalTieredStorage, which is a folder.
+Our broker has a MinIO on the same machine, or a directory. Apache Kafka has its LocalTieredStorage,
+which is a directory.
 For each number of readers the same records are read three ways: from an untiered topic (hot), and
 twice from a tiered one whose local log is empty (cold). Then single records are produced at a fixed
 rate, alone and beside readers. No figure is a pass or a failure.
@@ -57,6 +58,10 @@ class ColdSizes:
     rounds: int = 3
     #: Cache on our broker's disk, 0 for none.
     disk_cache_megabytes: int = 0
+    #: Our tier: ``s3`` (a MinIO) or ``directory``, as Apache Kafka's is.
+    tier: str = "s3"
+    #: Give brokers the first core alone. Clients and store share the others.
+    pinned: bool = False
     readers: Sequence[int] = (1, 10, 60)
     megabytes: int = 480
     rate: int = 1000
@@ -73,7 +78,20 @@ def start(name: str, folder: Path, sizes: ColdSizes) -> BenchmarkSide:
         "tidemark.remote.chunk.cache.disk.bytes": str(disk_bytes),
         "tidemark.remote.chunk.cache.disk.path": str(folder / "chunks"),
     }
-    return start_tidemark(folder, 1, tiered=True, entries=entries if disk_bytes else {})
+    return start_tidemark(
+        folder, 1, tiered=True, tier=sizes.tier, entries=entries if disk_bytes else {}
+    )
+
+
+def _pin(side: BenchmarkSide) -> None:
+    """Move brokers to the first core, and store and later clients to the others."""
+    first, *others = sorted(os.sched_getaffinity(0))
+    # Threads and processes that these start later stay on the same cores.
+    os.sched_setaffinity(0, others)
+    for cores, pids in (([first], side.pids()), (others, side.store_pids())):
+        for pid in pids:
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                os.sched_setaffinity(int(thread.name), cores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +284,11 @@ def one_round(
 ) -> None:
     """Take the measures of one side once, on a cluster of its own."""
     with tempfile.TemporaryDirectory(prefix="tidemark-cold-") as folder:
+        cores = os.sched_getaffinity(0)
         side = start(side_name, Path(folder), sizes)
         try:
+            if sizes.pinned:
+                _pin(side)
             # A JVM compiles hot code first.
             warm = filled(side, 1, replace(sizes, megabytes=sizes.megabytes // 2), tiered=False)
             load_process.run(warm)
@@ -289,6 +310,7 @@ def one_round(
                         flush=True,
                     )
         finally:
+            os.sched_setaffinity(0, cores)
             side.stop()
 
 
@@ -300,13 +322,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=ColdSizes().rounds)
     parser.add_argument("--megabytes", type=int, default=ColdSizes().megabytes)
     parser.add_argument("--disk-cache", type=int, default=0, help="MB of our broker's disk cache")
+    parser.add_argument("--tier", choices=("s3", "directory"), default="s3", help="of our broker")
+    parser.add_argument("--pinned", action="store_true", help="give the broker a core of its own")
     asked = parser.parse_args(arguments)
     sizes = ColdSizes(
-        rounds=asked.rounds, megabytes=asked.megabytes, disk_cache_megabytes=asked.disk_cache
+        rounds=asked.rounds,
+        megabytes=asked.megabytes,
+        disk_cache_megabytes=asked.disk_cache,
+        tier=asked.tier,
+        pinned=asked.pinned,
     )
     chosen = [measure for measure in measures(sizes) if re.search(asked.only, measure.name)]
     if not chosen:
         parser.error(f"no measure has {asked.only!r}")
+    if sizes.pinned and len(os.sched_getaffinity(0)) < 2:
+        parser.error("--pinned needs two cores")
     sides = (OURS,) if asked.side == "tidemark" else (OURS, KAFKA)
     # Programs are built and jars are loaded before the first round.
     try:

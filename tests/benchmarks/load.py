@@ -299,7 +299,12 @@ class Readers:
 
 
 def _messages(consumer: Consumer, timeout_s: float) -> Sequence[Message]:
-    messages = consumer.consume(10_000, timeout_s)
+    """Return the next messages, as soon as there are any; none after the timeout."""
+    # ``consume`` returns early only with the full number, which the end of a partition may not
+    # have. So request one message, and then all others that have arrived.
+    messages = consumer.consume(1, timeout_s)
+    if messages:
+        messages += consumer.consume(10_000, 0)
     for message in messages:
         if message.error() is not None:
             raise SystemExit(str(message.error()))

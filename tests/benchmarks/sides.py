@@ -78,6 +78,14 @@ def start_kafka(folder: Path, brokers: int, *, tiered: bool = False) -> Benchmar
     def create(name: str, partitions: int, replicas: int) -> None:
         admin.create_topics([NewTopic(name, partitions, replicas)])[name].result(60)
 
+        # Brokers answer the creation before they know the topic.
+        def led() -> bool:
+            found = admin.list_topics(name, timeout=10).topics[name]
+            rows = found.partitions.values()
+            return len(rows) == partitions and all(len(row.isrs) == replicas for row in rows)
+
+        _wait(led, f"{name} to be led")
+
     def restart() -> Callable[[], object]:
         started.stop([1])
         return lambda: started.start([1])
@@ -123,20 +131,21 @@ def start_tidemark(
     *,
     recorded: bool = False,
     tiered: bool = False,
+    tier: str = "s3",
     entries: Mapping[str, str] | None = None,
     store_proxy: Callable[[str], str] | None = None,
 ) -> BenchmarkSide:
     """A whole local cluster; topics are untiered as Kafka's are.
 
     ``recorded``: brokers write their stalls beside their configuration files when they stop.
-    ``tiered``: the tier is a MinIO, and segments leave the local log soon. ``entries``: of each
-    broker's configuration. ``store_proxy``: returns the endpoint that brokers have instead of the
-    MinIO's.
+    ``tiered``: segments leave the local log soon. ``tier``: where to, ``s3`` for a MinIO, or
+    ``directory``. ``entries``: of each broker's configuration. ``store_proxy``: returns the
+    endpoint that brokers have instead of the MinIO's.
     """
     layout = Layout(folder / "cluster")
     layout.create()
     settings = local_settings.choose(
-        layout, cluster="tidemark", tier="s3" if tiered else "directory"
+        layout, cluster="tidemark", tier=tier if tiered else "directory"
     )
     chosen = (_UNLIMITED if tiered else _UNLIMITED | _INTERVALS) | dict(entries or {})
     cluster = _Proxied(layout, settings, lambda _: None, entries=chosen)
