@@ -23,12 +23,14 @@ from tests.benchmarks.sides import STARTS
 #: Errors of one measure: its client failed, or no broker answered.
 FAILURES = (subprocess.CalledProcessError, OSError)
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
+#: Apache Kafka needs half as much CPU again in the first measure after one warm-up run.
+_WARM_UPS = 3
 
 
 def one_round(number: int, name: str, measures: Sequence[Measure], results: Results) -> None:
     """Run the measures of one side once, on one cluster for each number of brokers.
 
-    A warm-up run precedes them: a JVM has to compile hot code, and both sides create their
+    Warm-up runs precede them: a JVM has to compile hot code, and both sides create their
     coordinators' topics. Failed measures are reported and the others are taken.
     """
     # One cluster serves all measures of its size, which are sorted by that.
@@ -36,7 +38,9 @@ def one_round(number: int, name: str, measures: Sequence[Measure], results: Resu
         with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
             side = STARTS[name](Path(folder), brokers)
             try:
-                throughput(side, MeasureSetting(replicas=brokers, idempotent=True))
+                for warm_up in range(_WARM_UPS):
+                    is_idempotent = warm_up == 0
+                    throughput(side, MeasureSetting(replicas=brokers, idempotent=is_idempotent))
                 for item in those:
                     load = os.getloadavg()[0]
                     try:
