@@ -55,8 +55,11 @@ class OptionPlace(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Hidden:
-    """Value that is in an environment variable. ``optional``: the variable may be missing."""
+class HiddenOption:
+    """Option whose value is in an environment variable.
+
+    ``optional``: the variable may be missing.
+    """
 
     place: OptionPlace
     name: str
@@ -103,7 +106,7 @@ class Order:
 
     source: Mapping[str, str]
     table: Mapping[str, Any]
-    hidden: tuple[Hidden, ...] = ()
+    hidden: tuple[HiddenOption, ...] = ()
     conf: Mapping[str, str] = dataclasses.field(default_factory=dict)
     jars: tuple[str, ...] = ()
     every_s: float | None = None
@@ -127,7 +130,7 @@ class Order:
         try:
             fields: dict[str, Any] = json.loads(text)
             hidden = tuple(
-                Hidden(
+                HiddenOption(
                     place=OptionPlace(item["place"]),
                     name=item["name"],
                     variable=item["variable"],

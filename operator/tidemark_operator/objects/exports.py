@@ -12,7 +12,7 @@ from tidemark.export_job import (
     ENGINE,
     KAFKA,
     USERNAME_OPTION,
-    Hidden,
+    HiddenOption,
     MaintenancePlan,
     OptionPlace,
     Order,
@@ -241,7 +241,7 @@ class Surroundings:
 
 
 class _Unusable(Exception):
-    """The order cannot be made.
+    """The order cannot be created.
 
     ``waits``: it may become possible without a change of the Export.
     """
@@ -267,11 +267,11 @@ def desired_job(body: Json, around: Surroundings, defaults: JobDefaults) -> Desi
     export = Export.parse(body)
     job = export.spec.job
     try:
-        made = _Order(export, around)
-        made.read_topics()
-        made.read_source()
-        made.read_table()
-        made.check_executors()
+        parts = _JobParts(export, around)
+        parts.read_topics()
+        parts.read_source()
+        parts.read_table()
+        parts.check_executors()
     # The Export's conditions show the problem.
     except _Unusable as error:
         return Problem(reason=Reason.SOURCE_UNUSABLE, message=str(error), waits=error.waits)
@@ -282,19 +282,19 @@ def desired_job(body: Json, around: Surroundings, defaults: JobDefaults) -> Desi
     }
     return DesiredJob(
         order=Order(
-            source=made.source,
-            table=made.table,
-            hidden=tuple(made.hidden),
-            conf=made.conf,
+            source=parts.source,
+            table=parts.table,
+            hidden=tuple(parts.hidden),
+            conf=parts.conf,
             jars=job.jars if job else (),
             every_s=None if export.spec.schedule else _interval_s(export.spec),
             cores=(job and job.cores) or CORES,
-            definition=made.definition[0],
-            definition_name=made.definition[1],
+            definition=parts.definition[0],
+            definition_name=parts.definition[1],
             maintenance=_maintenance(export),
         ),
-        variables=tuple(made.variables),
-        files=tuple(made.files),
+        variables=tuple(parts.variables),
+        files=tuple(parts.files),
         job=pod,
         source=export.spec.source.dump() if export.spec.source else {},
         # A change of the bootstrap servers does not restart a running job.
@@ -316,8 +316,8 @@ def _run_ref(ref: RunReference | None) -> dict[str, object] | None:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-class _Order:
-    """Parts of an order while they are collected."""
+class _JobParts:
+    """Parts of a job while they are collected: its order, and what it reads from Secrets."""
 
     def __init__(self, export: Export, around: Surroundings) -> None:
         """Start an order with the options that the Export's source sets itself."""
@@ -330,7 +330,7 @@ class _Order:
         self.table: dict[str, object] = {}
         self.conf: dict[str, str] = {}
         #: Options whose values come from Secrets, as variables or as files.
-        self.hidden: list[Hidden] = []
+        self.hidden: list[HiddenOption] = []
         self.variables: list[SecretVariable] = []
         self.files: list[SecretFile] = []
         #: Text of a schema, and the name of its file.
@@ -415,15 +415,15 @@ class _Order:
         self.source["kafka.security.protocol"] = protocol
         if kafka.tls is not None and kafka.tls.ca_secret_ref is not None:
             ref = SecretKeyRef(name=kafka.tls.ca_secret_ref.name, key=CA)
-            self._file(OptionPlace.SOURCE, _CA, ref)
+            self._add_secret_file(OptionPlace.SOURCE, _CA, ref)
         if certificate is not None:
             for option, key in zip(_CERTIFICATE, (CERTIFICATE, KEY), strict=True):
                 ref = SecretKeyRef(name=certificate.name, key=key)
-                self._file(OptionPlace.SOURCE, option, ref)
+                self._add_secret_file(OptionPlace.SOURCE, option, ref)
         if sasl is not None:
-            self._log_in(sasl)
+            self._add_sasl(sasl)
 
-    def _log_in(self, sasl: KafkaSasl | KafkaExportSasl) -> None:
+    def _add_sasl(self, sasl: KafkaSasl | KafkaExportSasl) -> None:
         """Add the user of the connection to Kafka. Raises ``_Unusable``."""
         if sasl.mechanism == "OAUTHBEARER":
             raise _Unusable(
@@ -435,7 +435,7 @@ class _Order:
         self.source["kafka.sasl.mechanism"] = sasl.mechanism
         secret = sasl.credentials_secret_ref.name
         for option, key in ((USERNAME_OPTION, USERNAME), (_PASSWORD_OPTION, PASSWORD)):
-            self._hide(OptionPlace.SOURCE, option, secret, key)
+            self._add_secret_variable(OptionPlace.SOURCE, option, secret, key)
 
     def _read_tier(self) -> None:
         """Set the place of the segments. Raises ``_Unusable``."""
@@ -462,16 +462,18 @@ class _Order:
             self.source[STORAGE] = kind
         if storage.s3 is not None and storage.s3.ca_secret_ref is not None:
             ref = SecretKeyRef(name=storage.s3.ca_secret_ref.name, key=S3Config.ca_secret_key)
-            self._file(OptionPlace.SOURCE, S3Config.ca_option, ref)
+            self._add_secret_file(OptionPlace.SOURCE, S3Config.ca_option, ref)
         keys = (spec[kind].get("encryptionKeysSecretRef") or {}).get("name", "")
         if keys:
-            self._file(OptionPlace.SOURCE, KEYS_OPTION, SecretKeyRef(name=keys, key=KEYS_NAME))
+            self._add_secret_file(
+                OptionPlace.SOURCE, KEYS_OPTION, SecretKeyRef(name=keys, key=KEYS_NAME)
+            )
         # Credentials never go into the order itself, only their variables. Without a Secret, the
         # job uses the identity of its own pod.
         secret = (spec[kind].get("credentialsSecretRef") or {}).get("name", "")
         for name in KINDS[kind].credential_names if secret else ():
             optional = name in OPTIONAL_CREDENTIALS
-            self._hide(OptionPlace.SOURCE, name, secret, name, optional=optional)
+            self._add_secret_variable(OptionPlace.SOURCE, name, secret, name, optional=optional)
 
     def _read_brokers(self) -> None:
         """Set the brokers' addresses and the job's authentication, if the job reads from brokers.
@@ -492,18 +494,18 @@ class _Order:
                 waits=True,
             )
         if given.trusted_secret_ref is not None:
-            self._file(OptionPlace.SOURCE, _CA, given.trusted_secret_ref)
+            self._add_secret_file(OptionPlace.SOURCE, _CA, given.trusted_secret_ref)
         if given.user_ref is not None:
-            self._prove(given.user_ref.name)
+            self._authenticate_as(given.user_ref.name)
 
-    def _prove(self, name: str) -> None:
+    def _authenticate_as(self, name: str) -> None:
         """Add the options with which the job authenticates as a User. Raises ``_Unusable``."""
         user = self._around.user(f"{self._export.metadata.namespace}/{name}")
         if user is None:
             raise _Unusable(f"User {name} does not exist. Create it", waits=True)
         if user.certificate:
             for option, key in _CERTIFICATE.items():
-                self._file(OptionPlace.SOURCE, option, SecretKeyRef(name=name, key=key))
+                self._add_secret_file(OptionPlace.SOURCE, option, SecretKeyRef(name=name, key=key))
             return
         if not user.mechanism:
             raise _Unusable(
@@ -515,7 +517,7 @@ class _Order:
         self.source.setdefault("kafka.sasl.mechanism", _MECHANISMS[user.mechanism])
         # From the operator's Secret of the User. The Secret that a User names as its source is not
         # offered to Exports.
-        self._hide(OptionPlace.SOURCE, _PASSWORD_OPTION, name, PASSWORD)
+        self._add_secret_variable(OptionPlace.SOURCE, _PASSWORD_OPTION, name, PASSWORD)
 
     def read_table(self) -> None:
         """Set the table to write, and Spark's configuration."""
@@ -539,10 +541,10 @@ class _Order:
         self.table = {name: value for name, value in options.items() if value}
         if table.schema_ is not None:
             self._read_schema(table.schema_)
-        self._hide_all(OptionPlace.CATALOG, table.catalog_secrets)
+        self._add_secret_variables(OptionPlace.CATALOG, table.catalog_secrets)
         if job is not None:
             self.conf |= job.conf
-            self._hide_all(OptionPlace.CONF, job.conf_secrets)
+            self._add_secret_variables(OptionPlace.CONF, job.conf_secrets)
 
     def check_executors(self) -> None:
         """Raise ``_Unusable`` if executors would need a file, which they cannot mount."""
@@ -575,28 +577,32 @@ class _Order:
         self.table["registry"] = registry.url
         if registry.options:
             self.table["registry_options"] = dict(registry.options)
-        self._hide_all(OptionPlace.REGISTRY, registry.secrets)
+        self._add_secret_variables(OptionPlace.REGISTRY, registry.secrets)
         if registry.trusted_secret_ref is not None:
-            self._file(OptionPlace.REGISTRY, "ca", registry.trusted_secret_ref)
+            self._add_secret_file(OptionPlace.REGISTRY, "ca", registry.trusted_secret_ref)
         if registry.certificate_secret_ref is not None:
             for option, key in (("certificate", "tls.crt"), ("key", "tls.key")):
                 ref = SecretKeyRef(name=registry.certificate_secret_ref.name, key=key)
-                self._file(OptionPlace.REGISTRY, option, ref)
+                self._add_secret_file(OptionPlace.REGISTRY, option, ref)
 
-    def _hide_all(self, place: OptionPlace, values: Iterable[SecretValue]) -> None:
+    def _add_secret_variables(self, place: OptionPlace, values: Iterable[SecretValue]) -> None:
         for value in values:
-            self._hide(place, value.name, value.secret_key_ref.name, value.secret_key_ref.key)
+            self._add_secret_variable(
+                place, value.name, value.secret_key_ref.name, value.secret_key_ref.key
+            )
 
-    def _hide(
+    def _add_secret_variable(
         self, place: OptionPlace, name: str, secret: str, key: str, *, optional: bool = False
     ) -> None:
         variable = f"TIDEMARK_SECRET_{len(self.variables)}"
-        self.hidden.append(Hidden(place=place, name=name, variable=variable, optional=optional))
+        self.hidden.append(
+            HiddenOption(place=place, name=name, variable=variable, optional=optional)
+        )
         self.variables.append(
             SecretVariable(variable=variable, secret=secret, key=key, optional=optional)
         )
 
-    def _file(self, place: OptionPlace, option: str, ref: SecretKeyRef) -> None:
+    def _add_secret_file(self, place: OptionPlace, option: str, ref: SecretKeyRef) -> None:
         self.files.append(SecretFile(place=place, option=option, secret=ref.name, key=ref.key))
 
 

@@ -16,7 +16,7 @@ from tests.unit.pipeline.small_tier import SmallTier
 from tidemark.export_job import (
     ORDER_VARIABLE,
     ExportJobPhase,
-    Hidden,
+    HiddenOption,
     JobReport,
     OptionPlace,
     Order,
@@ -80,7 +80,7 @@ def test_no_secret_is_in_a_reported_error(monkeypatch: pytest.MonkeyPatch) -> No
     order = Order(
         source={"topic": "t"},
         table={"table": "db.t"},
-        hidden=(Hidden(place=OptionPlace.CATALOG, name="jdbc.password", variable="P"),),
+        hidden=(HiddenOption(place=OptionPlace.CATALOG, name="jdbc.password", variable="P"),),
     )
     environment = {ORDER_VARIABLE: order.to_json(), "P": "secret-word"}
     ended = export_job.run(environment, JobStatus(), threading.Event())
@@ -104,7 +104,7 @@ def test_a_secret_is_hidden_in_every_spelling(
 
     monkeypatch.setattr(export_job, "_export", fail)
     hidden = tuple(
-        Hidden(place=OptionPlace.CATALOG, name=f"n{n}", variable=f"P{n}")
+        HiddenOption(place=OptionPlace.CATALOG, name=f"n{n}", variable=f"P{n}")
         for n, _ in enumerate(secrets)
     )
     order = Order(source={"topic": "t"}, table={"table": "db.t"}, hidden=hidden)
@@ -129,7 +129,7 @@ def test_name_of_a_user_is_shown_in_an_error(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(export_job, "_export", fail)
     hidden = tuple(
-        Hidden(place=OptionPlace.SOURCE, name=f"kafka.sasl.{name}", variable=name)
+        HiddenOption(place=OptionPlace.SOURCE, name=f"kafka.sasl.{name}", variable=name)
         for name in ("username", "password")
     )
     order = Order(source={"topic": "t"}, table={"table": "db.t"}, hidden=hidden)
