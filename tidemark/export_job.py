@@ -101,7 +101,8 @@ class Order:
     (``tidemark_pipeline.export.table_options``); for many topics its name is a template.
     ``conf``: Spark's configuration. ``jars``: added to, or used instead of, those of the image.
     ``every_s``: interval of commits of a job that runs until it is stopped; None: export everything
-    once. ``maintenance``: None if the job does not maintain its tables.
+    once. ``maintenance``: None if the job does not maintain its tables. ``topics_file``: path of a
+    file that replaces ``subscribe`` while the job runs, "" for none.
     """
 
     source: Mapping[str, str]
@@ -114,13 +115,15 @@ class Order:
     definition: str = ""
     definition_name: str = ""
     maintenance: MaintenancePlan | None = None
+    topics_file: str = ""
 
     def to_json(self) -> str:
         """Return one line; equal orders give equal lines."""
         fields = dataclasses.asdict(self)
         # Left out, so that an image of an older version can read the order.
-        if self.maintenance is None:
-            del fields["maintenance"]
+        for name in ("maintenance", "topics_file"):
+            if not fields[name]:
+                del fields[name]
         return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
     @classmethod

@@ -28,7 +28,9 @@ from tidemark_pipeline.source import register
 
 LOOPBACK = "127.0.0.1"
 #: Half of the processor time of a short job is the JVM's optimising compiler and collector threads.
-SHORT_JOB = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: Without that compiler the JVM has only 48 MiB for compiled code. Some hundred queries fill them,
+#: and the JVM then interprets all further code. So it gets the normal size, of address space only.
+SHORT_JOB = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 #: Arrow checks bounds at each access to a batch, for each column of each row: a fifth of the work
 #: of Spark's threads with rows. The batches that they access were written by Arrow, too.
 UNCHECKED_ARROW = "-Darrow.enable_unsafe_memory_access=true"

@@ -16,6 +16,7 @@ from tidemark_operator.jobs.runner import JobRefused, Reports
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import REFUSALS, Conflict, NotFound
 from tidemark_operator.kube.kinds import (
+    CONFIG_MAP,
     JOB,
     POD,
     SPARK_APPLICATION,
@@ -30,9 +31,12 @@ from tidemark_operator.pods.export_job import (
     SPARK_CONTAINER,
     ExportRunIdentity,
     export_job,
+    topics_config_map,
 )
 from tidemark_operator.resources.names import EXPORT_LABEL, RUN_LABEL
 
+#: Field manager of the ConfigMaps of runs.
+MANAGER = "tidemark-operator-exports"
 #: Jobs of former runs that are kept, for their logs.
 HISTORY = 2
 _PODS_ENDED = ("Succeeded", "Failed")
@@ -68,6 +72,8 @@ class KubernetesJobs:
         self._api = api
         self._namespace = namespace
         self._reports = Reports()
+        #: Run and topics of the last written ConfigMap, by the key of the Export.
+        self._followed: dict[str, tuple[int, tuple[str, ...]]] = {}
         self._kinds = (JOB, SPARK_APPLICATION) if spark_applications else (JOB,)
 
     async def look(self, run: ExportRunIdentity) -> JobSeen:
@@ -126,6 +132,18 @@ class KubernetesJobs:
         except REFUSALS as error:
             raise JobRefused(error.server_message) from error
 
+    async def follow(self, run: ExportRunIdentity, desired: DesiredJob) -> None:
+        """Write the present topics of a selector into the ConfigMap of the run."""
+        present = run.number, desired.topics
+        if not desired.topics or self._followed.get(run.key) == present:
+            return
+        job = _of_run(await self._jobs(run), run)
+        if job is None or not _is_owned(job, run.uid):
+            return
+        body = topics_config_map(run, desired, job)
+        await self._api.apply(CONFIG_MAP, body, manager=MANAGER, force=True)
+        self._followed[run.key] = present
+
     async def stop(self, run: ExportRunIdentity) -> None:
         job = _of_run(await self._jobs(run), run)
         if job is not None and _is_owned(job, run.uid):
@@ -134,6 +152,7 @@ class KubernetesJobs:
     async def forget(self, key: str) -> None:
         """Forget the reports; Kubernetes deletes the objects that the Export owned."""
         self._reports.forget(key)
+        self._followed.pop(key, None)
 
     async def _warning_of(self, job: Json) -> str:
         """Return why a Job has no pod."""

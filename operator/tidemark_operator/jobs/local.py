@@ -34,7 +34,7 @@ from tidemark_operator.jobs.runner import JobRefused, Reports
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import NotFound
 from tidemark_operator.kube.kinds import SECRET
-from tidemark_operator.pods.export_job import PROGRAM, ExportRunIdentity
+from tidemark_operator.pods.export_job import PROGRAM, TOPICS_FILE, ExportRunIdentity, topics_text
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +161,9 @@ class LocalJobs:
             path.chmod(0o600)
             paths[file] = str(path)
         # The order and the other values are environment variables.
-        environment = {ORDER_VARIABLE: desired.ordered(paths).to_json()}
+        _write_topics(secrets, desired)
+        order = desired.ordered(paths, str(secrets / TOPICS_FILE))
+        environment = {ORDER_VARIABLE: order.to_json()}
         for variable in desired.variables:
             if variable.optional and variable.key not in kept[variable.secret]:
                 continue
@@ -190,6 +192,12 @@ class LocalJobs:
             pass
         await process.child.wait()
         shutil.rmtree(process.secrets, ignore_errors=True)
+
+    async def follow(self, run: ExportRunIdentity, desired: DesiredJob) -> None:
+        process = self._running.get(run.key)
+        # The folder of a process that has ended is deleted.
+        if process is not None and process.number == run.number and process.secrets.exists():
+            _write_topics(process.secrets, desired)
 
     async def stop(self, run: ExportRunIdentity) -> None:
         process = self._running.get(run.key)
@@ -240,6 +248,14 @@ def _signal(process: _Process, number: signal.Signals) -> None:
     if process.child.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             process.child.send_signal(number)
+
+
+def _write_topics(folder: Path, desired: DesiredJob) -> None:
+    """Replace the file of the topics of a selector, so that a reader never gets a part of it."""
+    if desired.topics:
+        new = folder / f"{TOPICS_FILE}.new"
+        new.write_text(topics_text(desired), encoding="utf-8")
+        new.replace(folder / TOPICS_FILE)
 
 
 def _report_of(folder: Path) -> Path:

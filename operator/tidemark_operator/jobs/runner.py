@@ -1,8 +1,9 @@
 """Interface between the reconciler of Exports and the runner of their jobs.
 
-It is narrow on purpose: create the job of a numbered run, look at it, end it. The core decides when
-(:mod:`tidemark_operator.controller.exports`), also about restarts. Restarts by a Kubernetes
-Job and of a process would be two rules, and only one of them could be tested everywhere.
+It is narrow on purpose: create the job of a numbered run, look at it, pass topics to it, end it.
+The core decides when (:mod:`tidemark_operator.controller.exports`), also about restarts. Restarts
+by a Kubernetes Job and of a process would be two rules, and only one of them could be tested
+everywhere.
 
 A running job has a page with its report. Any process may answer there: a pod that got the address
 since, or a malicious job. So no redirect is followed, each request has a short timeout, and no more
@@ -37,6 +38,9 @@ class JobRunner(Protocol):
 
     async def start(self, run: ExportRunIdentity, desired: DesiredJob) -> None:
         """Create the job of this run, unless it exists. Raises :class:`JobRefused`."""
+
+    async def follow(self, run: ExportRunIdentity, desired: DesiredJob) -> None:
+        """Pass the present topics of a selector to the run's job, which exists."""
 
     async def stop(self, run: ExportRunIdentity) -> None:
         """Request the end of the job; do not wait for it."""

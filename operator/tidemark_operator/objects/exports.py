@@ -298,7 +298,8 @@ def desired_job(body: Json, around: Surroundings, defaults: JobDefaults) -> Desi
         job=pod,
         source=export.spec.source.dump() if export.spec.source else {},
         # A change of the bootstrap servers does not restart a running job.
-        changing=frozenset({BOOTSTRAP}),
+        changing=frozenset({BOOTSTRAP, *(("subscribe",) if parts.followed else ())}),
+        topics=parts.followed,
     )
 
 
@@ -333,6 +334,8 @@ class _JobParts:
         self.hidden: list[HiddenOption] = []
         self.variables: list[SecretVariable] = []
         self.files: list[SecretFile] = []
+        #: Names of a selector's topics, which a continuous job reads again while it runs.
+        self.followed: tuple[str, ...] = ()
         #: Text of a schema, and the name of its file.
         self.definition = "", ""
 
@@ -342,8 +345,13 @@ class _JobParts:
         if topics is None:
             assert self._around.topic is not None
             self.source["topic"] = self._around.topic.name
+        # Names are resolved here, a pattern by the job.
         elif topics.pattern is None:
-            self.source["subscribe"] = ",".join(self._selected(topics))
+            names = self._selected(topics)
+            self.source["subscribe"] = ",".join(names)
+            # A scheduled run has the selection of its start.
+            if topics.selector is not None and self._spec.schedule is None:
+                self.followed = tuple(names)
         else:
             try:
                 re.compile(topics.pattern)

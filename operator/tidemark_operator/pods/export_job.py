@@ -60,8 +60,12 @@ PROGRAM = "tidemark_pipeline.jobs.export_job"
 PROGRAM_FILE = f"local:///app/{PROGRAM.replace('.', '/')}.py"
 #: An unfinished batch is abandoned: this is the time that Spark needs to end.
 GRACE_S = 45
+#: File of a selector's topics, and the folder in which a pod has it.
+TOPICS_FILE = "topics"
+TOPICS_FOLDER = "/var/run/tidemark-topics"
 #: Spark's own files: shuffle data, spilled data, and fetched jars.
 TMP = "tmp"
+_TOPICS = "topics"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +87,11 @@ class ExportRunIdentity:
     def job(self) -> str:
         """Name of the Job."""
         return f"{self.name}-{self.number}"
+
+    @property
+    def config_map(self) -> str:
+        """Name of the ConfigMap with topics. No ConfigMap of users has the name by chance."""
+        return f"{self.job}-topics-{self.uid[:8]}"
 
     @property
     def labels(self) -> dict[str, str]:
@@ -118,6 +127,22 @@ def export_job(run: ExportRunIdentity, desired: DesiredJob) -> Json:
     owner = owner_reference("Export", run.name, run.uid)
     head = manifest_head(version, kind, run.job, run.namespace, run.labels, owner)
     return {**head, "spec": spec}
+
+
+def topics_text(desired: DesiredJob) -> str:
+    """Return the content of the file of a selector's topics."""
+    return "\n".join(desired.topics)
+
+
+def topics_config_map(run: ExportRunIdentity, desired: DesiredJob, job: Json) -> Json:
+    """Return the ConfigMap with the topics of a selector, which is deleted with the run's ``job``.
+
+    The kubelet updates the file in the job's pod about a minute after a change.
+    """
+    owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": run.job}
+    owner["uid"] = job["metadata"]["uid"]
+    head = manifest_head("v1", "ConfigMap", run.config_map, run.namespace, run.labels, owner)
+    return {**head, "data": {TOPICS_FILE: topics_text(desired)}}
 
 
 def _application(
@@ -168,6 +193,8 @@ def _pod(run: ExportRunIdentity, job: ExportJob, desired: DesiredJob) -> Json:
             {"name": TMP, "emptyDir": {}},
             *(secret_volume(_secret_volume(n), secret) for n, secret in enumerate(secrets)),
             *claims,
+            # Optional, because the ConfigMap is created after the job that owns it.
+            *([_topics_volume(run)] if desired.topics else []),
         ],
         {
             "restartPolicy": "Never",
@@ -186,11 +213,12 @@ def _container(
     secrets: list[str],
 ) -> Json:
     """Return the job's container; ``paths`` are those of Secret keys that are mounted as files."""
+    order = desired.ordered(paths, f"{TOPICS_FOLDER}/{TOPICS_FILE}")
     return {
         **container_head(job, CONTAINER if job.spark_application is None else SPARK_CONTAINER),
         "args": ["-m", PROGRAM, "--listen", f"0.0.0.0:{PAGE_PORT}", "--report", LAST_WORDS],
         "env": [
-            {"name": ORDER_VARIABLE, "value": _literal(desired.ordered(paths).to_json())},
+            {"name": ORDER_VARIABLE, "value": _literal(order.to_json())},
             *(
                 {"name": variable.variable, "valueFrom": {"secretKeyRef": _key_ref(variable)}}
                 for variable in desired.variables
@@ -218,6 +246,7 @@ def _container(
                 }
                 for number, volume in enumerate(job.volumes)
             ),
+            *([read_only_mount(_TOPICS, TOPICS_FOLDER)] if desired.topics else []),
         ],
     }
 
@@ -255,6 +284,10 @@ def _key_ref(variable: SecretVariable) -> Json:
 def _literal(json_text: str) -> str:
     """Escape ``$``, because the kubelet expands it in a variable's value."""
     return json_text.replace("$", r"\u0024")
+
+
+def _topics_volume(run: ExportRunIdentity) -> Json:
+    return {"name": _TOPICS, "configMap": {"name": run.config_map, "optional": True}}
 
 
 def _secret_volume(number: int) -> str:

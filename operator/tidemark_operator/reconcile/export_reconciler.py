@@ -289,8 +289,16 @@ class ExportReconciler:
                 return _wait_s(until_ms, now_ms, problem)
             case NextCheck(until_ms):
                 await self._write(key, export, view)
+                await self._follow(export, view.job, desired)
                 return _wait_s(until_ms, now_ms, problem)
         return PROBLEM_S
+
+    async def _follow(self, export: ExportInfo, job: JobSeen, desired: DesiredJob | None) -> None:
+        """Pass the present topics of a selector to the running job."""
+        run = export.run
+        is_alive = job.phase in (JobPhase.STARTING, JobPhase.RUNNING)
+        if run is not None and is_alive and desired is not None:
+            await self._services.jobs.follow(self._identity(export, run), desired)
 
     def _named(self, export: ExportInfo) -> ExportInfo:
         """Return the export with the id of the topic that it exports from now on.

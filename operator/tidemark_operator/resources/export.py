@@ -454,7 +454,7 @@ class ExportTopics(SpecModel):
     """Regular expression that matches the whole name of a topic. Internal topics never match. A
     topic that is created later is exported, too."""
     selector: TopicSelector | None = None
-    """Topics of the namespace by their labels. The job restarts when the selection changes."""
+    """Topics of the namespace by their labels. A topic that is selected later is exported, too."""
 
 
 #: Five fields or a macro.

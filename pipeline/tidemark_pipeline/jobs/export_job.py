@@ -302,6 +302,7 @@ def _export_topics(
         stop=stop,
         explain=explain,
         deleter=deleter,
+        topics_file=Path(order.topics_file) if order.topics_file else None,
         on_progress=status.update,
     )
     job.run(_upkeep(session, order, job.upkeep_tables, status, hide))

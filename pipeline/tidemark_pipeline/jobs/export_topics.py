@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
@@ -46,6 +47,7 @@ from tidemark_pipeline.jobs.export import (
     retry_late_workers,
 )
 from tidemark_pipeline.jobs.table_upkeep import TableUpkeep, UpkeepTable
+from tidemark_pipeline.read.options import Options
 from tidemark_pipeline.read.topic_source import topic_options
 from tidemark_pipeline.read.topic_survey import Survey
 from tidemark_pipeline.source import register
@@ -121,6 +123,7 @@ class TopicsExport:
         stop: threading.Event,
         explain: Explainer,
         deleter: Deleter | None = None,
+        topics_file: Path | None = None,
         on_progress: Callable[[TopicsProgress], None] = lambda _: None,
     ) -> None:
         """Check the options; nothing is read yet.
@@ -128,13 +131,15 @@ class TopicsExport:
         ``templates``: of the tables, and of the tables of dead letters ("" for none). ``names``:
         returns the names of a topic's tables in Spark. ``every_s``: interval of commits, None to
         export each topic up to its end. ``threads``: topics that are exported at the same time.
-        ``deleter``: None if topics keep their records.
+        ``deleter``: None if topics keep their records. ``topics_file``: lines with names of topics,
+        which replace those of the options whenever topics are listed.
         """
         self._session, self._given, self._templates = session, dict(options), templates
         self._options = topic_options(options, streaming=True)
         self._open_table, self._names = open_table, names
         self._explain, self._deleter = explain, deleter
         self._every_s, self._threads, self._stop = every_s, threads, stop
+        self._topics_file = topics_file
         self._on_progress = on_progress
         self._topics: dict[str, _Topic] = {}
         # Totals of the job, which keep the commits of topics that are deleted.
@@ -217,8 +222,9 @@ class TopicsExport:
 
     def _list_topics(self, survey: Survey) -> None:
         """List the topics, and let each of them wait for a turn. Raises the errors of a survey."""
-        present = survey.topics()
-        named = {*present, *self._options.topics.names}
+        options = self._selection()
+        present = survey.of_topics(options).topics()
+        named = {*present, *options.topics.names}
         tables, now_s = topic_tables(named, *self._templates), time.monotonic()
         with self._changed:
             for name in self._topics.keys() - named:
@@ -234,6 +240,21 @@ class TopicsExport:
                 state = replace(topic.state, table=table)
                 topic.state = state.waiting(now_s) if name in present else state.missing()
             self._changed.notify_all()
+
+    def _selection(self) -> Options:
+        """Return the options with the names of topics that are in the file at present.
+
+        A file that is missing, or names no topic, changes nothing.
+        """
+        try:
+            text = "" if self._topics_file is None else self._topics_file.read_text("utf-8")
+        except OSError as error:
+            logger.warning("the selected topics are not known: %s", error)
+            text = ""
+        if text.split():
+            given = {**self._given, "subscribe": ",".join(text.split())}
+            self._options = topic_options(given, streaming=True)
+        return self._options
 
     def _is_done(self) -> bool:
         """Return whether each topic is exported up to its end, or has failed."""

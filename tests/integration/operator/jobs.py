@@ -35,11 +35,13 @@ async def create_export(world: ClusterWorld, name: str = "x", **spec: Any) -> Js
     when = {} if "schedule" in spec else {"continuous": {}}
     # An Export runs continuously unless the test gives it a schedule.
     table = {"name": "db.t", "warehouse": "/lake"} | spec.pop("table", {})
+    fields = {"topicRef": {"name": "t"}, "table": table} | when | spec
     body = {
         "apiVersion": EXPORT.api_version,
         "kind": "Export",
         "metadata": {"name": name},
-        "spec": {"topicRef": {"name": "t"}, "table": table} | when | spec,
+        # An Export of many topics names none.
+        "spec": {name: value for name, value in fields.items() if value is not None},
     }
     return await world.api.create(EXPORT, world.namespace, body)
 

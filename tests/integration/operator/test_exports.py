@@ -10,7 +10,7 @@ from tests.integration.operator import jobs
 from tests.integration.operator.cluster_world import ClusterWorld
 from tidemark.export_job import ExportJobPhase, JobReport
 from tidemark_operator.controller.state.export_values import DesiredJob
-from tidemark_operator.kube.kinds import CLUSTER, EXPORT, JOB, SECRET, TOPIC, Json
+from tidemark_operator.kube.kinds import CLUSTER, CONFIG_MAP, EXPORT, JOB, SECRET, TOPIC, Json
 from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
 from tidemark_operator.resources.names import OFFERED_ANNOTATION
 
@@ -91,6 +91,39 @@ async def test_manifest_becomes_a_job_that_is_watched_and_restarted(
     await world.condition(EXPORT, "x", "Ready", "False", "TopicNotFound")
     await world.until(lambda: world.is_deleted(JOB, "x-3"), "no job is left")
     await world.status_where(EXPORT, "x", lambda found: found["run"].get("outcome") == "Stopped")
+
+
+async def test_labelled_topics_reach_the_running_job(world: ClusterWorld) -> None:
+    await world.create_cluster()
+    operator = await jobs.start_operator(world)
+    await world.start_broker(1, operator)
+    for name in ("t1", "t2"):
+        await world.create_topic(name, replicas=1)
+        await world.condition(TOPIC, name, "Ready", "True")
+    await world.api.merge_patch(
+        TOPIC, world.namespace, "t1", {"metadata": {"labels": {"lake": "yes"}}}
+    )
+    topics = {"selector": {"matchLabels": {"lake": "yes"}}}
+    await jobs.create_export(world, topicRef=None, topics=topics, table={"name": "db.{topic}"})
+    made = await jobs.job(world, "x-1")
+    (volume,) = (v for v in made["spec"]["template"]["spec"]["volumes"] if "configMap" in v)
+    name = volume["configMap"]["name"]
+
+    async def has(text: str) -> bool:
+        if await world.is_deleted(CONFIG_MAP, name):
+            return False
+        return bool((await world.get(CONFIG_MAP, name))["data"] == {"topics": text})
+
+    await world.until(lambda: has("t1"), "the ConfigMap has the topic")
+    (owner,) = (await world.get(CONFIG_MAP, name))["metadata"]["ownerReferences"]
+    assert owner["uid"] == made["metadata"]["uid"]
+    await world.api.merge_patch(
+        TOPIC, world.namespace, "t2", {"metadata": {"labels": {"lake": "yes"}}}
+    )
+    await world.until(lambda: has("t1\nt2"), "the ConfigMap has both topics")
+    # The same job runs.
+    assert await number(world) == 1
+    assert (await jobs.job(world, "x-1"))["metadata"]["uid"] == made["metadata"]["uid"]
 
 
 async def _within(world: ClusterWorld, name: str) -> Json:

@@ -1,6 +1,7 @@
 """Jobs of Exports as processes of a local operator, with Secrets on the real API server."""
 
 import asyncio
+import dataclasses
 import os
 from pathlib import Path
 
@@ -42,6 +43,32 @@ async def test_late_end_of_a_run_leaves_secrets_of_the_next_one(
         await asyncio.to_thread(fifo.write_bytes, b"")
         await asyncio.wait(ends)
         assert len(_secrets(tmp_path)) == 1
+    finally:
+        await jobs.close()
+
+
+async def test_topics_of_a_selector_are_in_a_file_of_the_process(
+    world: ClusterWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "PROGRAM", job_with_child.__name__)
+    fifo = tmp_path / "fifo"
+    # A later run of the program waits until it is stopped.
+    (tmp_path / "fifo.started").touch()
+    monkeypatch.setenv("LEFT_OPEN", str(fifo))
+    desired = DesiredJob(order=Order(source={"subscribe": "a"}, table={}), topics=("a",))
+    jobs = LocalJobs(world.api, world.namespace, tmp_path / "exports")
+    run = _run(world, 1)
+    try:
+        # Without a process there is nothing to write.
+        await jobs.follow(run, desired)
+        await jobs.start(run, desired)
+        (file,) = tmp_path.glob("exports/x/*/topics")
+        assert file.read_text() == "a"
+        await jobs.follow(run, dataclasses.replace(desired, topics=("a", "b")))
+        assert file.read_text().split() == ["a", "b"]
+        # The topics of another run are not those of this one.
+        await jobs.follow(_run(world, 2), dataclasses.replace(desired, topics=("c",)))
+        assert file.read_text().split() == ["a", "b"]
     finally:
         await jobs.close()
 

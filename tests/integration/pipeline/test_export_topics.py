@@ -80,6 +80,7 @@ class Topics:
         every_s: float | None = 1.0,
         maintenance: MaintenancePlan | None = None,
         table: Mapping[str, object] | None = None,
+        topics_file: Path | None = None,
         **source: str,
     ) -> Iterator["TopicsJob"]:
         """Run a job; it is stopped at the end if it has not ended."""
@@ -89,6 +90,7 @@ class Topics:
             jars=tuple(map(str, self.jars)),
             every_s=every_s,
             maintenance=maintenance,
+            topics_file="" if topics_file is None else str(topics_file),
         )
         # A process beside a local operator gets its order in the environment.
         command = [sys.executable, "-m", "tidemark_pipeline.jobs.export_job"]
@@ -201,6 +203,32 @@ def test_failing_topics_do_not_stop_the_others(topics: Topics) -> None:
     for name in (*good, "later", "later.too", "damaged"):
         topics.check(name, tables.get(name, ""))
     assert not (topics.lake / "db" / "a_b").exists()
+
+
+@pytest.mark.full
+def test_topics_that_are_selected_later_are_exported_without_a_restart(
+    topics: Topics, tmp_path: Path
+) -> None:
+    topics.create("one", "two", "three")
+    file = tmp_path / "topics"
+    # The file appears after the job has started. Until then its order counts.
+    with topics.job(subscribe="one", topics_file=file) as job:
+        job.wait_for(is_current(1, 0))
+        file.write_text("one\ntwo")
+        job.wait_for(is_current(2, 0))
+        # Records of a topic that is no longer selected are not exported.
+        file.write_text("two\nthree")
+        job.wait_for(lambda report: is_current(2, 0)(report) and report.rows == 60)
+        topics.write("one", 10)
+        topics.write("three", 10)
+        job.wait_for(lambda report: is_current(2, 0)(report) and report.rows == 70)
+        # An empty file changes nothing, as one that is being replaced.
+        file.write_text("")
+        topics.write("two", 10)
+        job.wait_for(lambda report: is_current(2, 0)(report) and report.rows == 80)
+    assert job.last_report().phase is ExportJobPhase.STOPPED
+    topics.check("two")
+    topics.check("three")
 
 
 @pytest.mark.full

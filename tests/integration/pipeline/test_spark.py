@@ -51,6 +51,13 @@ def test_rows_have_kafkas_columns_and_their_tier(session: SparkSession, flights:
     assert json.loads(bytes(rows[7]["value"])) == {"carrier": "B", "delay": 7}
 
 
+def test_many_queries_do_not_fill_the_space_for_compiled_code(session: SparkSession) -> None:
+    """The JVM stops compiling once that space is full, and interprets all further code."""
+    management = session._jvm.java.lang.management.ManagementFactory  # type: ignore[union-attr]
+    pools = [pool for pool in management.getMemoryPoolMXBeans() if "Code" in pool.getName()]
+    assert sum(pool.getUsage().getMax() for pool in pools) >= 200 * 1024**2
+
+
 def test_workers_are_forked_with_the_decoder_loaded(session: SparkSession) -> None:
     """Workers then do not load it, and their garbage collector does not visit it."""
 

@@ -6,7 +6,7 @@ The takeover, the store, the line of decisions and the reconcilers are the real 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Self
 from uuid import UUID
 
@@ -161,6 +161,7 @@ class FakeJobs:
         self.requests = journal
         self.seen: dict[tuple[str, int], JobSeen] = {}
         self.wanted: dict[str, DesiredJob] = {}
+        self.followed: dict[str, tuple[str, ...]] = {}
         self.refuses = ""
 
     async def look(self, run: ExportRunIdentity) -> JobSeen:
@@ -172,6 +173,9 @@ class FakeJobs:
             raise JobRefused(self.refuses)
         self.wanted[run.key] = wanted
         self.seen[run.key, run.number] = JobSeen(phase=JobPhase.STARTING)
+
+    async def follow(self, run: ExportRunIdentity, wanted: DesiredJob) -> None:
+        self.followed[run.key] = wanted.topics
 
     async def stop(self, run: ExportRunIdentity) -> None:
         self.requests.append(f"stop {run.job}")
@@ -265,9 +269,15 @@ class ShellWorld:
         self._watched(self.server.edit(kind, name, spec))
 
     def annotate(self, kind: Kind, name: str, **annotations: str) -> None:
+        self._change_metadata(kind, name, annotations=annotations)
+
+    def label(self, kind: Kind, name: str, **labels: str) -> None:
+        self._change_metadata(kind, name, labels=labels)
+
+    def _change_metadata(self, kind: Kind, name: str, **changes: Mapping[str, str]) -> None:
         body = self.server.find(kind, name)
         assert body is not None
-        meta = {**body["metadata"], "annotations": annotations}
+        meta = {**body["metadata"], **changes}
         self._watched(self.server.replace("user", kind, {**body, "metadata": meta}))
 
     def delete(self, kind: Kind, name: str) -> None:

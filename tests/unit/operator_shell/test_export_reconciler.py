@@ -566,7 +566,7 @@ async def test_export_of_many_topics_needs_no_topic(world: ShellWorld) -> None:
 
 
 async def test_topics_are_selected_by_their_labels(world: ShellWorld) -> None:
-    """A Topic that gets the label later is exported by the next job."""
+    """A Topic that gets the label later is exported by the same job."""
     spec = {"topics": {"selector": {"matchLabels": {"lake": "yes"}}}}
     world.make_export(topic=None, table={"name": "lake.{topic}"}, **spec)
     await reconcile(world)
@@ -575,15 +575,17 @@ async def test_topics_are_selected_by_their_labels(world: ShellWorld) -> None:
     world.make_topic("unlabelled", metadata={"labels": {"lake": "no"}})
     await reconcile(world)
     assert order(world)["subscribe"] == "labelled"
+    await reconcile(world)
+    assert world.jobs.followed == {X: ("labelled",)}
     world.jobs.run(X, 1, lag=0)
     world.make_topic("later", metadata={"labels": {"lake": "yes"}})
-    await reconcile(world)
-    assert "stop x-1" in world.journal
-    del world.jobs.seen[X, 1]
+    world.label(TOPIC, "unlabelled", lake="yes")
     await settle(world)
-    # Move the end into the past, so that the pause before the next run is over.
-    begun = {**run_of(world), "endTime": "2020-01-01T00:00:00Z"}
-    status = {**world.known(EXPORT, "x")["status"], "run": begun}
-    await world.services.client.replace_status(EXPORT, world.key(EXPORT, "x"), status)
-    await reconcile(world)
-    assert order(world)["subscribe"] == "labelled,later"
+    assert world.jobs.followed == {X: ("labelled", "later", "unlabelled")}
+    # Once no Topic has the label, the job continues with its last topics.
+    for name in ("labelled", "later", "unlabelled"):
+        world.label(TOPIC, name)
+    await settle(world)
+    assert world.jobs.followed == {X: ("labelled", "later", "unlabelled")}
+    assert run_of(world)["number"] == 1
+    assert "stop x-1" not in world.journal

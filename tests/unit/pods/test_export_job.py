@@ -22,7 +22,7 @@ from tidemark_operator.objects.exports import (
     desired_job,
     export_info,
 )
-from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
+from tidemark_operator.pods.export_job import ExportRunIdentity, export_job, topics_config_map
 from tidemark_operator.resources.cluster import Cluster
 from tidemark_operator.resources.export import OPTIONS, REGISTRY_OPTIONS
 from tidemark_pipeline.export.table import RunRef, SortField
@@ -520,6 +520,44 @@ def test_job_of_many_topics_selects_them_itself(
     assert {n: v for n, v in source.items() if n in ("topic", *selected)} == selected
     assert found.order.table["table"] == "lake.{topic}"
     assert TableOptions.of(found.order.table).table == "lake.{topic}"
+
+
+def job_with_selector(names: list[str], **spec: Any) -> DesiredJob:
+    many = body(
+        topics={"selector": {"matchLabels": {"a": "b"}}}, table={"name": "lake.{topic}"}, **spec
+    )
+    del many["spec"]["topicRef"]
+    return job_of(many, topic=None, labelled=lambda _: names)
+
+
+def test_job_of_a_selector_reads_its_topics_again_from_a_file() -> None:
+    one, two = job_with_selector(["t1"]), job_with_selector(["t2", "t1"])
+    # The same job serves both selections.
+    assert one.digest == two.digest
+    assert (one.topics, two.topics) == (("t1",), ("t1", "t2"))
+    made = export_job(RUN, two)["spec"]["template"]["spec"]
+    config_map = topics_config_map(RUN, two, export_job(RUN, two) | {"metadata": {"uid": "j-1"}})
+    name = config_map["metadata"]["name"]
+    assert {"name": "topics", "configMap": {"name": name, "optional": True}} in made["volumes"]
+    (mount,) = (m for m in made["containers"][0]["volumeMounts"] if m["name"] == "topics")
+    assert mount["readOnly"]
+    (text,) = (e["value"] for e in made["containers"][0]["env"] if e["name"] == ORDER_VARIABLE)
+    assert Order.of_json(text).topics_file == f"{mount['mountPath']}/topics"
+    assert config_map["data"] == {"topics": "t1\nt2"}
+    # The ConfigMap is deleted with the job.
+    (owner,) = config_map["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("Job", RUN.job, "j-1")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [job_with_selector(["t1"], schedule="@daily"), job_of(body())],
+    ids=["schedule", "topic"],
+)
+def test_other_jobs_have_no_file_of_topics(found: DesiredJob) -> None:
+    made = json.dumps(export_job(RUN, found))
+    assert "topics_file" not in made
+    assert '"topics"' not in made
 
 
 @pytest.mark.parametrize(

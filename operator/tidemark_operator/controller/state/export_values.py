@@ -118,7 +118,8 @@ class DesiredJob:
     """Desired job: its order, and how it runs.
 
     ``job`` and ``source`` are copied from the spec. ``changing`` are options that follow the
-    cluster's state, such as addresses; a running job is not restarted for them.
+    cluster's state, such as addresses; a running job is not restarted for them. ``topics``: names
+    that a running job reads again from a file, none if it has no such file.
     """
 
     order: Order
@@ -127,6 +128,7 @@ class DesiredJob:
     job: Json = dataclasses.field(default_factory=dict)
     source: Json = dataclasses.field(default_factory=dict)
     changing: frozenset[str] = frozenset()
+    topics: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -141,9 +143,10 @@ class DesiredJob:
         text = json.dumps([order, variables, files, self.job, self.source], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARS]
 
-    def ordered(self, paths: Mapping[SecretFile, str]) -> Order:
-        """Return the order with the paths of its files."""
-        return self.order.put({(file.place, file.option): path for file, path in paths.items()})
+    def ordered(self, paths: Mapping[SecretFile, str], topics_file: str) -> Order:
+        """Return the order with the paths of its files. ``topics_file``: that of the topics."""
+        order = self.order.put({(file.place, file.option): path for file, path in paths.items()})
+        return dataclasses.replace(order, topics_file=topics_file if self.topics else "")
 
 
 class JobPhase(enum.Enum):
