@@ -19,7 +19,13 @@ from pathlib import Path
 
 from tidemark.tier.metadata.head import PAGE_ENTRIES, Claim, Head, new_head
 from tidemark.tier.metadata.manifest import _Commit
-from tidemark.tier.metadata.segment import Digests, SegmentEntry, SegmentState, new_segment
+from tidemark.tier.metadata.segment import (
+    DigestAlgorithm,
+    Digests,
+    SegmentEntry,
+    SegmentState,
+    new_segment,
+)
 from tidemark.tier.metadata.topics import TopicObject
 from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.stores.config import FilesystemConfig
@@ -144,7 +150,8 @@ def _entry(topic_id: uuid.UUID, number: int, count: int) -> SegmentEntry:
         tiered_epoch=_BY.tiered_epoch,
     )
     # Digests do not compress, so they have to differ.
-    digests = Digests(*(uuid.uuid4().bytes + uuid.uuid4().bytes for _ in range(2)))
+    log, aux = (uuid.uuid4().bytes + uuid.uuid4().bytes for _ in range(2))
+    digests = Digests(DigestAlgorithm.BLAKE3, log, aux)
     return replace(copied, state=SegmentState.COPY_FINISHED, digests=digests)
 
 

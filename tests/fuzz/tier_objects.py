@@ -16,7 +16,7 @@ from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.tier.metadata import codec
 from tidemark.tier.metadata.codec import ManifestCorrupt
 from tidemark.tier.metadata.head import ManifestPage, Mark, PageRef, new_head
-from tidemark.tier.metadata.segment import Digests, SegmentEntry, new_segment
+from tidemark.tier.metadata.segment import DigestAlgorithm, Digests, SegmentEntry, new_segment
 from tidemark.tier.segments import auxiliary
 from tidemark.tier.segments.auxiliary import AbortedRanges, Aux
 from tidemark.tier.segments.frames import FrameWriter
@@ -53,7 +53,7 @@ def sound() -> dict[str, bytes]:
         aborted=AbortedRanges((AbortedTxn(1, 10, 12, 10),), 15),
         pieces=(bytes(32),),
     )
-    frames = FrameWriter(None, is_compressed=True)
+    frames = FrameWriter(None, aux.algorithm, is_compressed=True)
     list(frames.encode([b"records"]))
     return {
         "framed aux": auxiliary.pack(replace(aux, frames=frames.finish())),
@@ -122,4 +122,6 @@ def _segment(start_offset: int) -> SegmentEntry:
         size_bytes=100, broker_id=1, event_time_ms=5, leader_epochs=((1, 0),), leader_epoch=1,
         tiered_epoch=0,
     )  # fmt: skip
-    return replace(entry, custom_metadata=b"{}", digests=Digests(bytes(32), bytes(32)))
+    return replace(
+        entry, custom_metadata=b"{}", digests=Digests(DigestAlgorithm.BLAKE3, bytes(32), bytes(32))
+    )

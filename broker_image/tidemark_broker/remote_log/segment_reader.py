@@ -309,8 +309,9 @@ class SegmentReader:
                 f"it has {start + len(data)} bytes, the manifest says {self._entry.size_bytes}"
             )
         # Segments copied by earlier versions have no digests of pieces.
-        if self._entry.digests is not None:
-            wrong = wrong_piece(data, start, pieces)
+        digests = self._entry.digests
+        if digests is not None:
+            wrong = wrong_piece(data, start, pieces, digests.algorithm)
             if wrong is not None:
                 raise self._damaged(f"its digest differs at byte {wrong}")
 

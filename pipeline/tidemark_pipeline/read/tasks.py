@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import cramjam
 
 from tidemark.tier.metadata.queries import SegmentRange
-from tidemark.tier.metadata.segment import Digests, SegmentEntry, SegmentState
+from tidemark.tier.metadata.segment import DigestAlgorithm, Digests, SegmentEntry, SegmentState
 
 #: Least bytes of a part of a segment that is a task: each part also reads the segment's indexes.
 LEAST_PART_BYTES = 16 * 1024 * 1024
@@ -66,7 +66,9 @@ def _row_of(part: SegmentRange) -> tuple[object, ...]:
         int(entry.state),
         entry.custom_metadata,
         entry.marked_at_ms,
-        None if entry.digests is None else (entry.digests.log, entry.digests.aux),
+        None
+        if entry.digests is None
+        else (str(entry.digests.algorithm), entry.digests.log, entry.digests.aux),
     )
 
 
@@ -88,7 +90,7 @@ def _range_of(
     state: int,
     custom_metadata: bytes | None,
     marked_at_ms: int | None,
-    digests: tuple[bytes, bytes] | None,
+    digests: tuple[str, bytes, bytes] | None,
 ) -> SegmentRange:
     """Return the range of a row of :func:`_row_of`."""
     # The fields of the manifest's entry, whose ``from_offset`` is not that of the range.
@@ -108,7 +110,7 @@ def _range_of(
         state=SegmentState(state),
         custom_metadata=custom_metadata,
         marked_at_ms=marked_at_ms,
-        digests=None if digests is None else Digests(*digests),
+        digests=None if digests is None else Digests(DigestAlgorithm(digests[0]), *digests[1:]),
     )
     # The offsets that the task reads of this segment.
     return SegmentRange(entry, from_offset, to_offset_inclusive)

@@ -14,8 +14,10 @@ from tidemark.records.builder import Record, build_batch
 from tidemark.tier.maintenance.topic_restore import claim, restorable
 from tidemark.tier.metadata import transitions
 from tidemark.tier.metadata.head import Claim, new_head
+from tidemark.tier.metadata.layout import head_key
 from tidemark.tier.metadata.manifest import LoadedHead
 from tidemark.tier.metadata.merging import merged_segment
+from tidemark.tier.metadata.queries import live_segments
 from tidemark.tier.metadata.segment import SegmentEntry, new_segment
 from tidemark.tier.metadata.topics import TopicObject
 from tidemark.tier.open import Tier, open_tier
@@ -56,7 +58,7 @@ class SmallTier:
 
     Without ``with_digests``, entries are recorded in the manifest's first format. With
     ``with_indexes``, the indexes contain every batch. ``compress`` and ``keys``: the form in which
-    segments are stored.
+    segments are stored. A folder that has the topic's head already is continued.
     """
 
     path: Path
@@ -75,6 +77,13 @@ class SmallTier:
 
     def __post_init__(self) -> None:
         self.tier = open_tier(self.storage)
+        # Continue a tier that another process or another version has written.
+        if (self.path / head_key(self.topic_id, 0)).exists():
+            self.loaded = self.tier.manifests.load(self.topic_id, 0)
+            pages = self.tier.manifests.pages(self.topic_id, 0)
+            self.entries = list(live_segments(self.loaded.head, pages))
+            return
+        # Otherwise create an empty topic.
         self.tier.topics.put(
             TopicObject(
                 topic_id=self.topic_id, name=self.name, cluster_id="c", partitions=1, config={}

@@ -55,7 +55,7 @@ DAMAGES: dict[str, tuple[Callable[[Path, Path], object], str, str]] = {
     "log gone": (lambda log, aux: log.unlink(), "Missing", ".log"),
     "aux gone": (lambda log, aux: aux.unlink(), "Missing", ".aux"),
     "log changed": (lambda log, aux: flip(log, 70), "Damaged", "digest differs"),
-    "aux changed": (lambda log, aux: flip(aux, 9), "Damaged", "SHA-256"),
+    "aux changed": (lambda log, aux: flip(aux, 9), "Damaged", "its digest is not"),
     "log cut": (lambda log, aux: log.write_bytes(log.read_bytes()[:-1]), "Damaged", "bytes"),
     "log longer": (lambda log, aux: log.write_bytes(log.read_bytes() + b"x"), "Damaged", "bytes"),
     "aux longer": (lambda log, aux: aux.write_bytes(aux.read_bytes() + b"x"), "Damaged", "bytes"),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.tier.metadata.queries import SegmentRange
-from tidemark.tier.metadata.segment import Digests, SegmentState, new_segment
+from tidemark.tier.metadata.segment import DigestAlgorithm, Digests, SegmentState, new_segment
 from tidemark_pipeline.read.options import BatchLimits
 from tidemark_pipeline.read.plan import PlannedTask, ReadPlan
 from tidemark_pipeline.read.streaming import PendingPartition, Weight, limited
@@ -150,7 +150,10 @@ def test_behind_a_segment_that_is_too_late_nothing_is_read() -> None:
 def large_segment(size_bytes: int) -> SegmentRange:
     """Return a segment of 100 offsets whose parts can be verified alone."""
     whole = segment(0, 99, size_bytes)
-    return replace(whole, entry=replace(whole.entry, digests=Digests(b"l" * 32, b"a" * 32)))
+    return replace(
+        whole,
+        entry=replace(whole.entry, digests=Digests(DigestAlgorithm.BLAKE3, b"l" * 32, b"a" * 32)),
+    )
 
 
 @pytest.mark.parametrize(("mebibytes", "tasks"), [(31, 1), (32, 2), (64, 4), (1000, 15)])

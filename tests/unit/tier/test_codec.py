@@ -1,5 +1,6 @@
 """JSON of heads, pages and topic objects: round trips, and rejection of anything unknown."""
 
+import base64
 import json
 import uuid
 from dataclasses import replace
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from tidemark.ids import id_text, parse_id
 from tidemark.tier.metadata.codec import (
+    FORMAT_VERSION,
     ManifestCorrupt,
     decode_head,
     decode_page,
@@ -24,7 +26,7 @@ from tidemark.tier.metadata.layout import (
     segment_key,
     topic_data_prefix,
 )
-from tidemark.tier.metadata.segment import Digests, SegmentState
+from tidemark.tier.metadata.segment import DigestAlgorithm, Digests, SegmentState
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 
 
@@ -51,7 +53,7 @@ def test_a_full_head_round_trips(place: Any) -> None:
         state=SegmentState.DELETE_STARTED,
         marked_at_ms=77,
         custom_metadata=bytes(range(256)),
-        digests=Digests(bytes(range(32)), bytes(range(200, 232))),
+        digests=Digests(DigestAlgorithm.BLAKE3, bytes(range(32)), bytes(range(200, 232))),
     )
     ref = replace(reference(1), gone=0b1011, gone_bytes=3)
     head = replace(
@@ -91,7 +93,7 @@ FIRST_PAGE = (
 )
 
 
-def test_the_first_format_is_read_and_the_second_written() -> None:
+def test_the_first_format_is_read_and_the_newest_written() -> None:
     head, page = decode_head(FIRST_HEAD, "head"), decode_page(FIRST_PAGE, "page")
     assert (head.version, head.pages[0].count, page.entries[0].digests) == (7, 2, None)
     (entry,) = head.entries
@@ -99,8 +101,17 @@ def test_the_first_format_is_read_and_the_second_written() -> None:
     assert entry.digests is None
     # Only the version number changes: a head without digests stays without.
     for old, new in ((FIRST_HEAD, encode_head(head)), (FIRST_PAGE, encode_page(page))):
-        assert json.loads(new) == {**json.loads(old), "formatVersion": 2}
+        assert json.loads(new) == {**json.loads(old), "formatVersion": FORMAT_VERSION}
     assert decode_head(encode_head(head), "head") == head
+
+
+def test_an_unknown_digest_algorithm_is_named(place: Any) -> None:
+    entry = replace(
+        place.segment(0, 9), digests=Digests(DigestAlgorithm.BLAKE3, b"l" * 32, b"a" * 32)
+    )
+    data = encode_head(replace(place.head(), entries=(entry,)))
+    with pytest.raises(ManifestCorrupt, match=r"'sha512', known are sha256, blake3\); if a newer"):
+        decode_head(data.replace(b"blake3:", b"sha512:"), "the head of t-0")
 
 
 @given(data=st.none() | st.binary(max_size=200))
@@ -112,11 +123,12 @@ def test_custom_metadata_round_trips(place: Any, data: bytes | None) -> None:
 
 def test_unknown_and_invalid_manifests_are_rejected(place: Any) -> None:
     good = json.loads(encode_head(replace(place.head(), entries=(place.segment(0, 9),))))
+    joined = base64.b64encode(bytes(64)).decode()
     bad: list[bytes] = [b"", b"[]", b"{}", b"\xff"]
     # Other versions, unknown fields, wrong types, and values out of range.
     changes: tuple[dict[str, object], ...] = (
         {"formatVersion": 0},
-        {"formatVersion": 3},
+        {"formatVersion": FORMAT_VERSION + 1},
         {"surprise": 1},
         {"version": "1"},
         {"version": True},
@@ -127,7 +139,11 @@ def test_unknown_and_invalid_manifests_are_rejected(place: Any) -> None:
         {"entries": [{**good["entries"][0], "endOffset": -1}]},
         {"entries": [{**good["entries"][0], "digests": "AAAA"}]},
         {"entries": [{**good["entries"][0], "digests": "?"}]},
+        # The first format has no digests, the second no names of algorithms, the third both.
         {"formatVersion": 1, "entries": [{**good["entries"][0], "digests": "AA" * 44}]},
+        {"formatVersion": 2, "entries": [{**good["entries"][0], "digests": f"blake3:{joined}"}]},
+        {"entries": [{**good["entries"][0], "digests": joined}]},
+        {"entries": [{**good["entries"][0], "digests": f"sha512:{joined}"}]},
         {"pages": [["x"]]},
         {"marks": [[1, 2]]},
     )
@@ -147,7 +163,7 @@ def test_the_head_of_a_hundred_thousand_segments_stays_small(place: Any) -> None
             place.segment(10**11 + n, 10**11 + n, epochs=((1000, 10**11),)),
             state=SegmentState.COPY_FINISHED,
             custom_metadata=b'{"b":"tier-bucket-one","n":1073741824}',
-            digests=Digests(b"\x01" * 32, b"\x02" * 32),
+            digests=Digests(DigestAlgorithm.BLAKE3, b"\x01" * 32, b"\x02" * 32),
         )
         for n in range(PAGE_ENTRIES)
     )

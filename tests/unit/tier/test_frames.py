@@ -17,7 +17,13 @@ from tests.unit.tier.conftest import MemoryStore, TierPartition
 from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.segments.auxiliary import Aux, pack, unpack
 from tidemark.tier.segments.frames import Frames, FrameWriter
-from tidemark.tier.segments.integrity import PIECE_BYTES, ObjectDamaged, digest_of, wrong_piece
+from tidemark.tier.segments.integrity import (
+    COPY_ALGORITHM,
+    PIECE_BYTES,
+    ObjectDamaged,
+    digest_of,
+    wrong_piece,
+)
 from tidemark.tier.segments.remote_storage_manager import (
     RemoteStorageManager,
     SegmentData,
@@ -70,11 +76,11 @@ def test_any_range_of_a_log_is_decoded_from_its_frames(
     log = LINES[:100] + random.Random(size).randbytes(size // 2) + LINES[:size]
     log = log[:size]
     key = DataKey.create("t/0/name") if is_encrypted else None
-    writer = FrameWriter(key, is_compressed=is_compressed)
+    writer = FrameWriter(key, COPY_ALGORITHM, is_compressed=is_compressed)
     stored = b"".join(writer.encode(log[at : at + parts] for at in range(0, size, parts)))
     frames = writer.finish()
     assert frames.stored_bytes == len(stored)
-    assert Frames.parse(frames.encode()) == frames
+    assert Frames.parse(frames.encode(), COPY_ALGORITHM) == frames
     start = data.draw(st.integers(0, size - 1))
     end = data.draw(st.integers(start + 1, size))
     begin, behind = frames.stored_range(start, end)
@@ -96,7 +102,7 @@ def test_sizes_and_positions_are_those_of_the_log(memory: Any, tmp_path: Path, f
     assert manager.fetch(entry, 300_000, 300_007) == LINES[300_000:300_007]
     assert manager.fetch(entry, len(LINES), len(LINES) + 5) == b""
     aux = manager.fetch_aux(entry)
-    assert wrong_piece(LINES, 0, aux.pieces) is None
+    assert wrong_piece(LINES, 0, aux.pieces, aux.algorithm) is None
     assert (aux.offset_index, aux.producer_snapshot) == (b"oi", b"ps")
     # The custom metadata has the sizes of the objects.
     log, stored_aux = memory.objects[entry.log_key], memory.objects[entry.aux_key]
@@ -112,13 +118,6 @@ def test_batches_that_producers_compressed_are_stored_as_they_are(
     _, entry = copied(memory, tmp_path, "compressed", log)
     assert memory.objects[entry.log_key] == log
     assert b'"l"' not in (entry.custom_metadata or b"")
-    # Version 2 of the auxiliary object, which earlier versions of Tidemark read.
-    assert memory.objects[entry.aux_key][4:6] == b"\0\2"
-
-
-def test_earlier_versions_refuse_frames(memory: Any, tmp_path: Path) -> None:
-    _, entry = copied(memory, tmp_path, "compressed")
-    assert memory.objects[entry.aux_key][4:6] == b"\0\3"
 
 
 def test_nothing_of_an_encrypted_segment_is_readable(memory: Any, tmp_path: Path) -> None:
@@ -166,7 +165,7 @@ def is_found(manager: RemoteStorageManager, store: MemoryStore, entry: SegmentEn
         log = manager.fetch(entry, 0, entry.size_bytes, aux.frames)
     except ObjectDamaged:
         return True
-    return wrong_piece(log, 0, aux.pieces) is not None
+    return wrong_piece(log, 0, aux.pieces, aux.algorithm) is not None
 
 
 def test_frames_cannot_change_places(memory: Any, tmp_path: Path) -> None:
@@ -249,9 +248,9 @@ def test_an_origin_has_the_entry_of_the_manifest(memory: Any, tmp_path: Path, fo
 
 
 def test_a_packed_aux_has_its_frames() -> None:
-    writer = FrameWriter(None, is_compressed=True)
+    writer = FrameWriter(None, AUX.algorithm, is_compressed=True)
     list(writer.encode([LINES]))
-    aux = replace(AUX, frames=writer.finish(), pieces=(digest_of(b""),))
+    aux = replace(AUX, frames=writer.finish(), pieces=(digest_of(b"", AUX.algorithm),))
     assert unpack(pack(aux), "x") == aux
 
 

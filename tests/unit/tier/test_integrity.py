@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidemark.records.batch import iter_headers, restamp
 from tidemark.records.builder import Record, build_batch
-from tidemark.tier.metadata.segment import Digests, SegmentEntry
+from tidemark.tier.metadata.segment import DigestAlgorithm, Digests, SegmentEntry
 from tidemark.tier.segments import integrity
 from tidemark.tier.segments.integrity import (
     BatchLine,
@@ -22,6 +22,7 @@ from tidemark.tier.segments.integrity import (
 )
 
 PIECE = 16
+BLAKE3 = DigestAlgorithm.BLAKE3
 
 
 @pytest.fixture
@@ -29,21 +30,57 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(integrity, "PIECE_BYTES", PIECE)
 
 
-def pieces_of(data: bytes, *sizes: int) -> tuple[bytes, ...]:
-    digest, begin = LogDigest(), 0
+def pieces_of(data: bytes, *sizes: int, algorithm: DigestAlgorithm = BLAKE3) -> tuple[bytes, ...]:
+    digest, begin = LogDigest(algorithm), 0
     for size in (*sizes, len(data)):
         digest.update(data[begin : begin + size])
         begin += size
     return digest.finish()
 
 
-@given(data=st.binary(max_size=100), sizes=st.lists(st.integers(0, 40), max_size=6))
+@given(
+    data=st.binary(max_size=100),
+    sizes=st.lists(st.integers(0, 40), max_size=6),
+    algorithm=st.sampled_from(DigestAlgorithm),
+)
 @pytest.mark.usefixtures("small_pieces")
-def test_digests_do_not_depend_on_the_parts(data: bytes, sizes: list[int]) -> None:
-    pieces = pieces_of(data, *sizes)
-    assert pieces == tuple(digest_of(data[at : at + PIECE]) for at in range(0, len(data), PIECE))
+def test_digests_do_not_depend_on_the_parts(
+    data: bytes, sizes: list[int], algorithm: DigestAlgorithm
+) -> None:
+    pieces = pieces_of(data, *sizes, algorithm=algorithm)
+    assert pieces == tuple(
+        digest_of(data[at : at + PIECE], algorithm) for at in range(0, len(data), PIECE)
+    )
     assert integrity.split_pieces(b"".join(pieces)) == pieces
-    assert integrity.wrong_piece(data, 0, pieces) is None
+    assert integrity.wrong_piece(data, 0, pieces, algorithm) is None
+    # The digests of one algorithm never verify as those of another one.
+    for other in set(DigestAlgorithm) - {algorithm}:
+        assert integrity.wrong_piece(data, 0, pieces, other) == (0 if data else None)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "digest"),
+    [
+        # Of NIST's FIPS 180 example, and of the test vectors of the BLAKE3 specification.
+        (
+            DigestAlgorithm.SHA256,
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+        ),
+        (
+            DigestAlgorithm.BLAKE3,
+            "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85",
+        ),
+    ],
+)
+def test_digests_are_those_of_the_published_algorithms(
+    algorithm: DigestAlgorithm, digest: str
+) -> None:
+    assert digest_of(b"abc", algorithm).hex() == digest
+
+
+def test_an_unknown_algorithm_is_named() -> None:
+    with pytest.raises(ValueError, match=r"algorithm 'md5', known are sha256, blake3"):
+        DigestAlgorithm.of_name("md5")
 
 
 def test_digests_of_a_wrong_length_are_rejected() -> None:
@@ -59,7 +96,7 @@ class TestCheckedStream:
         pieces = pieces_of(self.DATA)
         entry = place.segment(0, 9, size_bytes=len(self.DATA))
         if known:
-            entry = replace(entry, digests=Digests(log_digest(pieces), b""))
+            entry = replace(entry, digests=Digests(BLAKE3, log_digest(pieces, BLAKE3), b""))
         return CheckedStream(entry, pieces if known else (), "memory")
 
     @pytest.mark.parametrize("size", [1, 7, 16, 33, 50, 99])
@@ -93,7 +130,7 @@ class TestCheckedStream:
                 stream.finish()
 
     def test_digests_of_another_logs_pieces_are_rejected(self, place: Any) -> None:
-        digests = Digests(log_digest(pieces_of(self.DATA)), b"")
+        digests = Digests(BLAKE3, log_digest(pieces_of(self.DATA), BLAKE3), b"")
         entry = replace(place.segment(0, 9, size_bytes=50), digests=digests)
         for other in ((), pieces_of(self.DATA[:48]), pieces_of(b"another")):
             with pytest.raises(ObjectDamaged, match=r"\.aux in memory .* are not the manifest's"):
@@ -138,7 +175,7 @@ class TestBatchLine:
 
     def entry(self, place: Any, *, known: bool = True) -> SegmentEntry:
         entry = place.segment(10, 19, size_bytes=len(log_of(*self.BATCHES)))
-        return replace(entry, digests=Digests(b"", b"")) if known else entry
+        return replace(entry, digests=Digests(BLAKE3, b"", b"")) if known else entry
 
     def test_an_unchanged_object_is_accepted(self, place: Any, walk: Walk) -> None:
         for known in (True, False):

@@ -360,7 +360,7 @@ def test_a_disablement_is_one_write(place: Any, faulty: Any) -> None:
 def test_a_head_of_a_newer_format_is_never_written(place: Any, memory: Any) -> None:
     fields = json.loads(encode_head(place.head()))
     key = head_key(place.topic_id, place.partition)
-    memory.put(key, json.dumps({**fields, "formatVersion": 3}).encode())
+    memory.put(key, json.dumps({**fields, "formatVersion": 4}).encode())
     with pytest.raises(Exception, match="upgrade this one"):
         manifests(memory).create(place.head())
 

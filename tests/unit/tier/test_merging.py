@@ -20,11 +20,11 @@ from tidemark.tier.metadata.merging import (
     merged_segment,
     next_merge,
 )
-from tidemark.tier.metadata.segment import Digests, SegmentEntry, SegmentState
+from tidemark.tier.metadata.segment import DigestAlgorithm, Digests, SegmentEntry, SegmentState
 
 ONE = Claim(1, 0)
 LIMITS = MergeLimits(size_bytes=64_000, span_ms=10**12)
-DIGESTS = Digests(bytes(32), bytes(32))
+DIGESTS = Digests(DigestAlgorithm.BLAKE3, bytes(32), bytes(32))
 
 
 def with_sizes(place: Any, *sizes: int, head: Head | None = None) -> Head:

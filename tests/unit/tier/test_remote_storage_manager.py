@@ -1,19 +1,21 @@
 """Segments in buckets, the packed auxiliary object, and KIP-917's custom metadata."""
 
 import json
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.logfiles.transaction_index import AbortedTxn
-from tidemark.tier.metadata.segment import Digests
+from tidemark.tier.metadata.segment import DigestAlgorithm, Digests
 from tidemark.tier.segments import auxiliary
 from tidemark.tier.segments.auxiliary import AbortedRanges, Aux, AuxCorrupt, pack, unpack
-from tidemark.tier.segments.integrity import ObjectDamaged, digest_of
+from tidemark.tier.segments.integrity import COPY_ALGORITHM, ObjectDamaged, digest_of
 from tidemark.tier.segments.remote_storage_manager import (
     RemoteStorageManager,
     SegmentData,
@@ -46,13 +48,38 @@ def test_the_first_version_of_aux_is_read() -> None:
         "42ab4b80200040000000000022cf004ac00050000000000251aa6dd61"
         "6f69300a300a70737b2261626f72746564223a5b5d2c2266697273744f70656e4f6666736574223a6e756c6c7d"
     )
-    assert unpack(first, "x") == AUX
+    assert unpack(first, "x") == replace(AUX, algorithm=DigestAlgorithm.SHA256)
+
+
+def test_an_aux_of_an_unknown_algorithm_is_refused() -> None:
+    data = pack(AUX)
+    assert data.endswith(AUX.algorithm.encode())
+    # The section of the name is the last one, and its CRC is right.
+    name, rows = b"sha512", 8 + 12 * 6
+    row = struct.pack(">HHII", 9, 0, len(name), google_crc32c.value(name))
+    newer = data[:rows] + row + data[rows + 12 : -len(AUX.algorithm)] + name
+    with pytest.raises(AuxCorrupt, match="algorithm 'sha512', known are sha256, blake3"):
+        unpack(newer, "x")
+
+
+def test_an_aux_of_another_algorithm_than_its_entry_is_rejected(
+    place: Any, memory: Any, data: SegmentData
+) -> None:
+    """A writer that names different algorithms in both has a fault, so no digest is trusted."""
+    entry, manager = place.segment(0, 9), RemoteStorageManager({"": memory})
+    manager.copy_segment(entry, data)
+    for algorithm in set(DigestAlgorithm) - {COPY_ALGORITHM}:
+        digest = digest_of(memory.objects[entry.aux_key], algorithm)
+        known = replace(entry, digests=Digests(algorithm, bytes(32), digest))
+        message = f"its digests are {COPY_ALGORITHM}, the manifest's are {algorithm}"
+        with pytest.raises(ObjectDamaged, match=message):
+            manager.fetch_aux(known)
 
 
 def test_damage_of_an_aux_is_detected_at_any_byte() -> None:
     data = pack(AUX)
-    # Two reserved bytes in each of the six section headers are not covered by a checksum.
-    reserved = {8 + 12 * section + at for section in range(6) for at in (2, 3)}
+    # Two reserved bytes in each of the seven section headers are not covered by a checksum.
+    reserved = {8 + 12 * section + at for section in range(7) for at in (2, 3)}
     for position in range(len(data)):
         damaged = bytearray(data)
         damaged[position] ^= 0xFF
@@ -76,11 +103,15 @@ def test_a_segment_is_copied_fetched_and_deleted(
 ) -> None:
     (tmp_path / "tier").mkdir()
     manager = RemoteStorageManager({"": DirectoryStore(tmp_path / "tier")})
-    entry, aux = place.segment(0, 9), replace(AUX, pieces=(digest_of(LOG),))
+    entry, algorithm = place.segment(0, 9), COPY_ALGORITHM
+    piece = digest_of(LOG, algorithm)
+    aux = replace(AUX, pieces=(piece,))
     copied = manager.copy_segment(entry, data)
     custom = copied.custom_metadata
     assert custom == json.dumps({"n": 100 + len(pack(aux))}, separators=(",", ":")).encode()
-    assert copied.digests == Digests(digest_of(digest_of(LOG)), digest_of(pack(aux)))
+    assert copied.digests == Digests(
+        algorithm, digest_of(piece, algorithm), digest_of(pack(aux), algorithm)
+    )
     done = replace(entry, custom_metadata=custom, digests=copied.digests)
     assert manager.fetch(done, 5, 12) == b"5678901"
     # A range beyond the end is cut, as RemoteStorageManager.fetchLogSegment does.

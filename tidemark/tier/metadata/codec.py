@@ -1,11 +1,12 @@
-"""Heads and pages as JSON bytes (format version 2; version 1 is read too).
+"""Heads and pages as JSON bytes (format version 3; versions 1 and 2 are read too).
 
 A writer reads, changes and writes the whole head, so a field that it does not know would be lost.
 Unknown fields and versions are therefore refused, and every new field has a new ``formatVersion``.
-Version 2 has each copied entry's digests. Writers always write the newest version, so a head of
-version 1 becomes one of version 2 with its next commit; its entries stay without digests. Entries
-omit what follows from other fields (their key) and what has its usual value. References to pages
-and marks are rows, because there can be thousands.
+Version 2 has each copied entry's digests, which are SHA-256. Version 3 names their algorithm.
+Writers always write the newest version, so a head of an older version becomes one of version 3 with
+its next commit. Its entries keep the digests that they have, if any. Entries omit what follows from
+other fields (their key) and what has its usual value. References to pages and marks are rows,
+because there can be thousands.
 """
 
 import base64
@@ -17,12 +18,20 @@ from typing import cast
 from tidemark.ids import id_text, parse_id
 from tidemark.tier.metadata.head import Head, ManifestError, ManifestPage, Mark, PageRef
 from tidemark.tier.metadata.layout import segment_key
-from tidemark.tier.metadata.segment import Digests, SegmentEntry, SegmentState, check_range
+from tidemark.tier.metadata.segment import (
+    DigestAlgorithm,
+    Digests,
+    SegmentEntry,
+    SegmentState,
+    check_range,
+)
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 #: The first version whose entries may have digests.
 _DIGESTS_SINCE = 2
+#: The first version that names the algorithm of digests. Earlier ones are SHA-256.
+_ALGORITHMS_SINCE = 3
 _DIGEST_BYTES = 32
 _INT64_MAX = 2**63 - 1
 #: Kafka's ``segment.bytes`` is an int32.
@@ -205,7 +214,8 @@ def encode_entry(entry: SegmentEntry) -> dict[str, object]:
         fields["markedAtMs"] = entry.marked_at_ms
     if entry.digests is not None:
         joined = entry.digests.log + entry.digests.aux
-        fields["digests"] = base64.b64encode(joined).decode("ascii")
+        text = base64.b64encode(joined).decode("ascii")
+        fields["digests"] = f"{entry.digests.algorithm}:{text}"
     return fields
 
 
@@ -238,7 +248,7 @@ def _decode_entry(fields: "_Fields", place: _Place, version: int) -> SegmentEntr
         state=SegmentState.COPY_FINISHED if state is None else SegmentState[state],
         custom_metadata=None if custom is None else base64.b64decode(custom, validate=True),
         marked_at_ms=fields.optional_integer("markedAtMs"),
-        digests=_decode_digests(fields) if version >= _DIGESTS_SINCE else None,
+        digests=_decode_digests(fields, version) if version >= _DIGESTS_SINCE else None,
     )
     # The arithmetic of offset ranges relies on these limits, so an entry outside of them is refused
     # here.
@@ -249,15 +259,19 @@ def _decode_entry(fields: "_Fields", place: _Place, version: int) -> SegmentEntr
     return entry
 
 
-def _decode_digests(fields: "_Fields") -> Digests | None:
+def _decode_digests(fields: "_Fields", version: int) -> Digests | None:
     """Return the digests of the log and of the auxiliary object, which are one text."""
     text = fields.optional_text("digests")
     if text is None:
         return None
+    algorithm = DigestAlgorithm.SHA256
+    if version >= _ALGORITHMS_SINCE:
+        name, _, text = text.rpartition(":")
+        algorithm = DigestAlgorithm.of_name(name)
     joined = base64.b64decode(text, validate=True)
     if len(joined) != 2 * _DIGEST_BYTES:
         raise ValueError(f"digests of {len(joined)} bytes, not two of {_DIGEST_BYTES}")
-    return Digests(joined[:_DIGEST_BYTES], joined[_DIGEST_BYTES:])
+    return Digests(algorithm, joined[:_DIGEST_BYTES], joined[_DIGEST_BYTES:])
 
 
 def _encode_ref(ref: PageRef) -> list[object]:

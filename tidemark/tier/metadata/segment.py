@@ -24,10 +24,30 @@ class SegmentState(enum.IntEnum):
     DELETE_FINISHED = 3
 
 
+class DigestAlgorithm(enum.StrEnum):
+    """Algorithms of a segment's digests (``integrity``), by their names in stored objects.
+
+    Each yields 32 bytes. An algorithm stays here for as long as a segment may have its digests.
+    """
+
+    SHA256 = "sha256"
+    BLAKE3 = "blake3"
+
+    @classmethod
+    def of_name(cls, name: str) -> "DigestAlgorithm":
+        """Return the algorithm of a name. Raises ValueError for an unknown one."""
+        try:
+            return cls(name)
+        except ValueError:
+            known = ", ".join(cls)
+            raise ValueError(f"digests of algorithm {name[:20]!r}, known are {known}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """SHA-256 digests of a segment's two objects (``integrity``)."""
+    """Digests of a segment's two objects (``integrity``), both of one algorithm."""
 
+    algorithm: DigestAlgorithm
     log: bytes
     aux: bytes
 

@@ -1,14 +1,16 @@
 """Auxiliary object of a copied segment: indexes, snapshots and digests, packed into one object.
 
 Two objects per segment keep the cost of an upload low (stores charge by request). Layout, big
-endian: magic ``TMAX``, version u16 (2; 1 has no piece digests, 3 has frames), number of sections
-u16; per section kind u16, reserved u16, length u32, CRC-32C u32; then the sections in that order. A
-reader checks every CRC and skips unknown kinds.
+endian: magic ``TMAX``, version u16, number of sections u16; per section kind u16, reserved u16,
+length u32, CRC-32C u32; then the sections in that order. A reader checks every CRC and skips
+unknown kinds.
 
 Piece digests are those of the segment's log, 32 bytes for each 256 KiB of it (``integrity``). The
-table of frames is in segments that are compressed or encrypted (``frames``). A reader without it
-would take frames for records, so the version is 3 then. The object of an encrypted segment is
-encrypted as a whole (``sealing``).
+table of frames is in segments that are compressed or encrypted (``frames``). The object of an
+encrypted segment is encrypted as a whole (``sealing``).
+
+Version 4 is written. It names the algorithm of its digests. In earlier versions they are SHA-256.
+Version 1 has no digests and version 2 no frames; 3 has both.
 
 The aborted ranges are complete for the segment: every aborted transaction that overlaps it, and the
 first offset of one that is still open at its end. A reader therefore needs no other segment.
@@ -16,23 +18,23 @@ first offset of one that is still open at its end. A reader therefore needs no o
 
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import google_crc32c
 
 from tidemark.logfiles.transaction_index import AbortedTxn
+from tidemark.tier.metadata.segment import DigestAlgorithm
 from tidemark.tier.segments.frames import Frames
-from tidemark.tier.segments.integrity import ObjectDamaged, split_pieces
+from tidemark.tier.segments.integrity import COPY_ALGORITHM, ObjectDamaged, split_pieces
 from tidemark.tier.segments.sealing import OpenedAux
 
 _MAGIC = b"TMAX"
-_VERSION = 3
-#: Version without frames. Versions of Tidemark that know no frames read it, too.
-_PLAIN_VERSION = 2
+_VERSION = 4
 _HEADER = struct.Struct(">4sHH")
 _SECTION = struct.Struct(">HHII")
 _OFFSET_INDEX, _TIME_INDEX, _LEADER_EPOCHS, _PRODUCER_SNAPSHOT, _ABORTED = 1, 2, 3, 4, 5
-_PIECES, _ORIGIN, _FRAMES = 6, 7, 8
+_PIECES, _ORIGIN, _FRAMES, _ALGORITHM = 6, 7, 8, 9
 _ABORTED_KEYS = ("producerId", "firstOffset", "lastOffset", "lastStableOffset")
 
 
@@ -58,9 +60,10 @@ class Aux:
 
     ``leader_epochs``: the checkpoint's text, from the start of the log to the segment's end.
     ``producer_snapshot``: the state at the segment's end. ``pieces``: digests of the log's pieces
-    in order, empty if unknown. ``origin``: the manifest's entry of the copy and the head's version
-    at that time (``segment_origin``), empty if an older version of Tidemark copied the segment.
-    ``frames``: table of the stored log's frames, None if the log is stored byte for byte.
+    in order, empty if unknown. ``algorithm``: of the digests of pieces and frames. ``origin``: the
+    manifest's entry of the copy and the head's version at that time (``segment_origin``), empty if
+    an older version of Tidemark copied the segment. ``frames``: table of the stored log's frames,
+    None if the log is stored byte for byte.
     """
 
     offset_index: bytes
@@ -69,6 +72,7 @@ class Aux:
     producer_snapshot: bytes
     aborted: AbortedRanges = AbortedRanges()
     pieces: tuple[bytes, ...] = ()
+    algorithm: DigestAlgorithm = COPY_ALGORITHM
     origin: bytes = b""
     frames: Frames | None = None
 
@@ -84,27 +88,31 @@ def pack(aux: Aux) -> bytes:
         (_PIECES, b"".join(aux.pieces)),
         *(((_ORIGIN, aux.origin),) if aux.origin else ()),
         *(((_FRAMES, aux.frames.encode()),) if aux.frames is not None else ()),
+        (_ALGORITHM, aux.algorithm.encode("ascii")),
     )
     table = (_SECTION.pack(kind, 0, len(data), _crc(data)) for kind, data in sections)
-    version = _PLAIN_VERSION if aux.frames is None else _VERSION
-    header = _HEADER.pack(_MAGIC, version, len(sections))
+    header = _HEADER.pack(_MAGIC, _VERSION, len(sections))
     return b"".join((header, *table, *(data for _, data in sections)))
 
 
 def unpack(data: bytes, where: str) -> Aux:
     """Return the content of a packed object. ``where`` names it in errors. Raises AuxCorrupt."""
     try:
-        # Only format version 2 and later has digests of the log's pieces.
         version, sections = _sections(data)
+        algorithm = _algorithm_of(version, sections)
+        # From version 4 on, a table of frames is optional. Version 3 always has it.
+        has_frames = version == 3 or (version > 3 and _FRAMES in sections)
         return Aux(
             offset_index=sections[_OFFSET_INDEX],
             time_index=sections[_TIME_INDEX],
             leader_epochs=sections[_LEADER_EPOCHS],
             producer_snapshot=sections[_PRODUCER_SNAPSHOT],
             aborted=_decode_aborted(sections[_ABORTED]),
+            # Only format version 2 and later has digests of the log's pieces.
             pieces=split_pieces(sections[_PIECES]) if version > 1 else (),
+            algorithm=algorithm,
             origin=sections.get(_ORIGIN, b""),
-            frames=Frames.parse(sections[_FRAMES]) if version > 2 else None,
+            frames=Frames.parse(sections[_FRAMES], algorithm) if has_frames else None,
         )
     except (struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise AuxCorrupt(f"{where} is damaged or of another format ({error!r})") from error
@@ -116,6 +124,13 @@ def unpack_opened(opened: OpenedAux, where: str) -> Aux:
     if aux.frames is None or opened.key is None:
         return aux
     return replace(aux, frames=replace(aux.frames, key=opened.key))
+
+
+def _algorithm_of(version: int, sections: Mapping[int, bytes]) -> DigestAlgorithm:
+    """Return the algorithm of the digests. Raises ValueError, KeyError."""
+    if version < 4:
+        return DigestAlgorithm.SHA256
+    return DigestAlgorithm.of_name(sections[_ALGORITHM].decode("ascii"))
 
 
 def _sections(data: bytes) -> tuple[int, dict[int, bytes]]:

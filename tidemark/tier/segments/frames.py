@@ -9,7 +9,7 @@ A compressed piece is one frame of Zstandard (RFC 8878) with its size. The objec
 not encrypted is therefore a file that ``zstd -d`` unpacks. Encryption comes after compression.
 
 The auxiliary object has the table of frames: codec u8 (0 none, 1 zstd), cipher u8 (0 none, 1
-AES-256-GCM), reserved u16, and for each frame its size u32. The SHA-256 of all frames follow, if
+AES-256-GCM), reserved u16, and for each frame its size u32. The digests of all frames follow, if
 they are not encrypted. Encrypted ones have tags of their cipher instead. Readers that verify a
 frame need not hash its piece, which may be seven times as large. A digest of the stored bytes also
 finds changes that unpack to the same piece.
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 import cramjam
 
 from tidemark.records.batch import Buffer
+from tidemark.tier.metadata.segment import DigestAlgorithm
 from tidemark.tier.segments.integrity import DIGEST_BYTES, PIECE_BYTES, digest_of, split_pieces
 from tidemark.tier.segments.sealing import DataKey
 
@@ -43,18 +44,19 @@ class Frames:
     """Table of a stored log's frames.
 
     ``starts``: position of each frame in the object, and the size of the object at the end.
-    ``digests``: SHA-256 of each frame, none if they are encrypted. ``key`` decrypts them; it is
-    known once the auxiliary object was decrypted.
+    ``digests``: those of the frames, of ``algorithm``; none if they are encrypted. ``key`` decrypts
+    them; it is known once the auxiliary object was decrypted.
     """
 
     is_compressed: bool
     is_encrypted: bool
     starts: "array[int]"
+    algorithm: DigestAlgorithm
     digests: tuple[bytes, ...]
     key: DataKey | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def parse(cls, data: bytes) -> "Frames":
+    def parse(cls, data: bytes, algorithm: DigestAlgorithm) -> "Frames":
         """Parse the table. Raises ValueError and struct.error."""
         codec, cipher, _ = _HEAD.unpack_from(data)
         if codec not in (_PLAIN, _ZSTD) or cipher not in (_CLEAR, _AES_GCM):
@@ -67,7 +69,8 @@ class Frames:
         sizes_end = _HEAD.size + count * _SIZE.size
         sizes = (size for (size,) in _SIZE.iter_unpack(data[_HEAD.size : sizes_end]))
         starts = array("Q", itertools.accumulate(sizes, initial=0))
-        return cls(codec == _ZSTD, is_encrypted, starts, split_pieces(data[sizes_end:]))
+        digests = split_pieces(data[sizes_end:])
+        return cls(codec == _ZSTD, is_encrypted, starts, algorithm, digests)
 
     def encode(self) -> bytes:
         """Return the bytes that ``parse`` reads."""
@@ -134,7 +137,7 @@ class Frames:
             if self.key is None:
                 raise ValueError("it is encrypted, and the auxiliary object is not")
             data = self.key.open(number + 1, frame)
-        elif digest_of(frame) != self.digests[number]:
+        elif digest_of(frame, self.algorithm) != self.digests[number]:
             raise ValueError("its digest differs")
         # The size of the piece is known, so a frame can neither unpack to more nor to less.
         if not self.is_compressed:
@@ -154,9 +157,12 @@ class Frames:
 class FrameWriter:
     """Writer of the frames of one log."""
 
-    def __init__(self, key: DataKey | None, *, is_compressed: bool) -> None:
+    def __init__(
+        self, key: DataKey | None, algorithm: DigestAlgorithm, *, is_compressed: bool
+    ) -> None:
         """Prepare to compress pieces, and to encrypt them with ``key`` unless it is None."""
         self._key = key
+        self._algorithm = algorithm
         self._is_compressed = is_compressed
         self._starts = array("Q", [0])
         self._digests: list[bytes] = []
@@ -176,8 +182,14 @@ class FrameWriter:
     def finish(self) -> Frames:
         """Return the table of the frames."""
         encrypts = self._key is not None
-        digests = tuple(self._digests)
-        return Frames(self._is_compressed, encrypts, self._starts, digests, self._key)
+        return Frames(
+            self._is_compressed,
+            encrypts,
+            self._starts,
+            self._algorithm,
+            tuple(self._digests),
+            self._key,
+        )
 
     def _frame(self, piece: bytes) -> bytes:
         number = len(self._starts) - 1
@@ -185,7 +197,7 @@ class FrameWriter:
         # Numbers of frames start at 1: the key encrypts the auxiliary object as number 0.
         frame = data if self._key is None else self._key.seal(number + 1, data)
         if self._key is None:
-            self._digests.append(digest_of(frame))
+            self._digests.append(digest_of(frame, self._algorithm))
         self._starts.append(self._starts[-1] + len(frame))
         return frame
 

@@ -31,6 +31,7 @@ from tidemark.tier.metadata.segment import Digests, SegmentEntry
 from tidemark.tier.segments.auxiliary import Aux, AuxCorrupt, pack, unpack_opened
 from tidemark.tier.segments.frames import Frames, FrameWriter, is_compressible
 from tidemark.tier.segments.integrity import (
+    COPY_ALGORITHM,
     PIECE_BYTES,
     BatchLine,
     LogDigest,
@@ -121,7 +122,8 @@ class RemoteStorageManager:
         # The id is random, so its hash spreads segments evenly over the buckets.
         bucket = self._choose(entry)
         store = self._buckets[bucket]
-        digest = LogDigest()
+        algorithm = COPY_ALGORITHM
+        digest = LogDigest(algorithm)
         # The header first: without a key, nothing is uploaded.
         key = DataKey.create(entry.key) if self.keys.active_id else None
         header = b"" if key is None else key.wrapped(self.keys)
@@ -130,11 +132,11 @@ class RemoteStorageManager:
         first = _first_piece(rest) if compress else b""
         compress = compress and is_compressible(first[:PIECE_BYTES])
         log = itertools.chain((first,) if first else (), rest)
-        frames = FrameWriter(key, is_compressed=compress) if compress or key else None
+        frames = FrameWriter(key, algorithm, is_compressed=compress) if compress or key else None
         store.put_stream(entry.log_key, log if frames is None else frames.encode(log))
         pieces = digest.finish()
         table = None if frames is None else frames.finish()
-        aux = pack(replace(aux_of(), pieces=pieces, frames=table))
+        aux = pack(replace(aux_of(), pieces=pieces, algorithm=algorithm, frames=table))
         stored = aux if key is None else seal_aux(aux, key, header)
         # The auxiliary object is last: a copy with both objects is complete.
         store.put(entry.aux_key, stored)
@@ -143,7 +145,8 @@ class RemoteStorageManager:
             bucket, log_bytes + len(stored), None if table is None else log_bytes
         )
         # The digests are those of the content, so a rotation leaves them valid.
-        return Copied(custom, Digests(log_digest(pieces), digest_of(aux)))
+        digests = Digests(algorithm, log_digest(pieces, algorithm), digest_of(aux, algorithm))
+        return Copied(custom, digests)
 
     def fetch(
         self, entry: SegmentEntry, start: int, end_exclusive: int, frames: Frames | None = None
@@ -211,12 +214,17 @@ class RemoteStorageManager:
         except ValueError as error:
             raise damaged(entry, entry.aux_key, where, str(error)) from error
         # Entries of the manifest's first format have no digest.
-        if entry.digests is not None and digest_of(opened.packed) != entry.digests.aux:
-            raise damaged(entry, entry.aux_key, where, "its SHA-256 is not the manifest's")
+        digests = entry.digests
+        if digests is not None and digest_of(opened.packed, digests.algorithm) != digests.aux:
+            raise damaged(entry, entry.aux_key, where, "its digest is not the manifest's")
         try:
             aux = unpack_opened(opened, "it")
         except AuxCorrupt as error:
             raise damaged(entry, entry.aux_key, where, str(error)) from error
+        # One algorithm for a whole segment: readers take it from the entry.
+        if digests is not None and aux.algorithm is not digests.algorithm:
+            what = f"its digests are {aux.algorithm}, the manifest's are {digests.algorithm}"
+            raise damaged(entry, entry.aux_key, where, what)
         if aux.frames is not None and not aux.frames.fits(entry.size_bytes):
             what = f"its table has {aux.frames.count} frames, not those of the log"
             raise damaged(entry, entry.aux_key, where, what)

@@ -74,7 +74,11 @@ def read_origin(
         origin.entry,
         state=SegmentState.COPY_FINISHED,
         custom_metadata=encode_custom_metadata(bucket, log_bytes + len(data), frames_bytes),
-        digests=Digests(log_digest(aux.pieces), digest_of(opened.packed)),
+        digests=Digests(
+            aux.algorithm,
+            log_digest(aux.pieces, aux.algorithm),
+            digest_of(opened.packed, aux.algorithm),
+        ),
     )
     return origin, finished
 
