@@ -56,7 +56,9 @@ class RemoteReadTurns:
         ``own``: id of this broker, which is first among brokers without a turn, so that a single
         consumer stays where it is.
         """
-        chosen = min(nodes, key=lambda node: (self._last.get(node, 0), node != own, node))
+        # Each leader continues with the ids above its own. If all began with the lowest id, leaders
+        # with fewer consumers than replicas would together prefer the same brokers.
+        chosen = min(nodes, key=lambda node: (self._last.get(node, 0), node < own, node))
         self._turn += 1
         self._last[chosen] = self._turn
         return chosen

@@ -2,6 +2,7 @@
 diverging logs, follower fetching (KIP-392), and the preferred replica."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -358,9 +359,16 @@ def test_readers_serve_remote_reads_of_consumers_without_a_replica_in_their_rack
 def test_consumers_of_remote_records_take_turns() -> None:
     turns = RemoteReadTurns()
     # A single consumer stays where it is, and later ones are spread evenly.
-    assert [turns.next({1, 2, 3}, own=2) for _ in range(7)] == [2, 1, 3, 2, 1, 3, 2]
+    assert [turns.next({1, 2, 3}, own=2) for _ in range(7)] == [2, 3, 1, 2, 3, 1, 2]
     # The counts of another partition's consumers matter as well.
     assert turns.next({2, 3}, own=2) == 3
+
+
+def test_leaders_with_few_consumers_spread_them_over_all_replicas() -> None:
+    nodes = range(1, 5)
+    turns = {node: RemoteReadTurns() for node in nodes}
+    chosen = [turns[own].next(nodes, own) for own in nodes for _ in range(3)]
+    assert Counter(chosen) == dict.fromkeys(nodes, 3)
 
 
 def test_a_connection_remembers_where_it_reads_remote_records() -> None:
