@@ -159,7 +159,7 @@ def test_foreign_rows_and_another_mode_are_refused(lake: Lake) -> None:
         lake.table(
             layout=TableLayout(columns=RAW_DDL, mode=WriteMode.UPSERT), name="appended"
         ).claim("t", "")
-    with pytest.raises(ExportError, match="no buckets"):
+    with pytest.raises(ExportError, match="no key buckets"):
         lake.table(layout=TableLayout(columns=RAW_DDL, partitioning=Partitioning(buckets=2))).claim(
             "t", ""
         )
