@@ -2,7 +2,7 @@
 
 The same records are in a tiered topic of ours, of which the brokers keep everything too, and on
 Apache Kafka. In turn a Spark driver reads all of it: by ``tidemark`` (tier, and the tail from
-brokers; all columns, those three that the query needs, and all columns with the optional jar), by
+brokers; all columns, those three that the query needs, and with the optional jar), by
 ``kafka`` from our broker, and by ``kafka`` from Apache Kafka. Counted are the CPU-seconds of the
 driver's JVM, its Python workers and the brokers together, and wall time; each driver has read it
 some times before. Every read's sums must be what was produced. Each round reads a few records, too:
@@ -20,6 +20,7 @@ import json
 import os
 import statistics
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -58,7 +59,7 @@ IN_TIER_LEAST = 0.75
 #: Records of each partition that stand for a query of next to nothing.
 FEW = 1000
 #: Reads that are not counted: the JVM compiles in them.
-WARM_UPS = 3
+WARM_UPS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,17 +267,20 @@ def compare(name: str, load: PipelineLoad, results: Results, kafka_jars: Path) -
         for _ in range(WARM_UPS):
             for side in sides.values():
                 side.warm_up()
-        # By turns, so that a machine that slows down affects all sides.
+        # By turns, so that a machine that slows down affects all sides. Each round begins with
+        # another side, because JVMs still become faster.
+        order = deque(sides)
         for number in range(1, results.rounds + 1):
             rows = {}
-            for label, side in sides.items():
-                last = side.read(load)
+            for label in order:
+                last = sides[label].read(load)
                 rows[label] = {_ROWS: load.records / last.cpu_s / 1e6}
                 print(
                     f"  round {number}: {label:28} {load.records / last.cpu_s / 1e6:5.2f} million "
                     f"rows a CPU-second (brokers {last.brokers_s:.1f} CPU-s), {last.seconds:.1f} s",
                     flush=True,
                 )
+            order.rotate()
             # Each is compared with Spark's own source and Apache Kafka.
             theirs = rows.pop(APACHE)
             for label, figures in rows.items():
@@ -320,8 +324,8 @@ def started(load: PipelineLoad, kafka_jars: Path) -> Iterator[Mapping[str, Pipel
         their_topic = theirs.topic(PARTITIONS)
         load.produce(theirs.bootstrap, their_topic)
         sides = {}
-        # Three drivers of ours: all columns, only those that the query needs, and all columns with
-        # the optional jar.
+        # Three drivers of ours: all columns, only those that the query needs, and the optional jar,
+        # which builds only those as well.
         jar = with_jar(folder("jar"))
         for label, columns, settings in (
             (OURS, "all", {}),
