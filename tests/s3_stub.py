@@ -11,6 +11,8 @@ from typing import Any
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
+from tidemark.tier.conditional_writes import RACERS
+
 _XMLNS = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 
@@ -22,7 +24,7 @@ class Behaviour:
     DeleteObjects is answered instead. ``errors``: code for each key that is not deleted, with the
     number of failures (-1: always), in bulk or, with ``singly``, also alone. ``names``: errors have
     their key. ``racing``: by a request header, the part of keys with which conditional writes are
-    checked in pairs, before either of the two is written.
+    checked for all writers of a probe, before any of them writes.
     """
 
     ignored: frozenset[str] = frozenset()
@@ -41,7 +43,7 @@ class S3Stub:
         self.objects: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
         self.lock = threading.Lock()
-        self.pair = threading.Barrier(2, timeout=10)
+        self.checked = threading.Barrier(RACERS, timeout=10)
         outer = self
 
         class Handler(_Handler):
@@ -125,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
             # Other requests are served meanwhile.
             self.stub.lock.release()
             try:
-                self.stub.pair.wait()
+                self.stub.checked.wait()
             finally:
                 self.stub.lock.acquire()
         self.stub.objects[key] = body

@@ -32,7 +32,7 @@ from tidemark.tier.stores.objects import (
 
 #: Writers that race for one version and for one missing object, and how often they do. Larger
 #: bodies take longer between the check and the write, so more of such stores are found.
-_RACERS, _RACES, _RACED_BYTES = 4, 4, 64 << 10
+RACERS, _RACES, _RACED_BYTES = 4, 4, 64 << 10
 #: Age after which the object of an interrupted probe is removed, and how many are per probe.
 _LEFT_MS, _LEFT_AT_ONCE = 3_600_000, 100
 
@@ -90,10 +90,10 @@ def _probe(store: ObjectStore, key: str) -> None:
 
 def _race(store: ObjectStore, key: str) -> None:
     """Let several writers create one object, then replace one version of it: one may succeed."""
-    bodies = [f"{number}".encode() * _RACED_BYTES for number in range(_RACERS)]
+    bodies = [f"{number}".encode() * _RACED_BYTES for number in range(RACERS)]
     created = _won_at_once([partial(store.create, key, body) for body in bodies])
     if created > 1:
-        raise _overwritten(store, "If-None-Match", f"{created} of {_RACERS} created one object")
+        raise _overwritten(store, "If-None-Match", f"{created} of {RACERS} created one object")
     try:
         version = store.get(key).version
     except ObjectNotFound:
@@ -103,7 +103,7 @@ def _race(store: ObjectStore, key: str) -> None:
         [partial(store.replace, key, b"new" + body, version) for body in bodies]
     )
     if replaced > 1:
-        raise _overwritten(store, "If-Match", f"{replaced} of {_RACERS} replaced one version")
+        raise _overwritten(store, "If-Match", f"{replaced} of {RACERS} replaced one version")
 
 
 def _won_at_once(writes: Sequence[Callable[[], Version]]) -> int:

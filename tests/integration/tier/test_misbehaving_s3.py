@@ -55,8 +55,8 @@ def test_store_that_ignores_a_condition_is_refused(
 @pytest.mark.parametrize(
     ("header", "found"),
     [
-        ("If-None-Match", "of concurrent writers: 2 of 4 created one object"),
-        ("If-Match", "of concurrent writers: 2 of 4 replaced one version"),
+        ("If-None-Match", "of concurrent writers: 4 of 4 created one object"),
+        ("If-Match", "of concurrent writers: 4 of 4 replaced one version"),
     ],
 )
 def test_store_whose_writers_race_is_refused(
