@@ -348,7 +348,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(str(error)) from error
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    setting = {key: value for key, value in asdict(sizes).items() if key != "readers"}
+    setting = {
+        key: value for key, value in asdict(sizes).items() if key not in ("readers", "rounds")
+    }
     results = Results(benchmark="cold", rounds=sizes.rounds, setting=setting)
     print(f"{sizes.rounds} rounds, {sizes.megabytes} MB; results in {results.path()}", flush=True)
     for number in range(1, sizes.rounds + 1):

@@ -81,6 +81,14 @@ SECTIONS = (
         "of merges. A segment of 1 GiB takes 133 PUT requests.",
     ),
     Section(
+        name="cold",
+        title="Reads from the tier",
+        command="make bench-cold TIER=directory",
+        figures=("MB/s", "broker CPU-s/GB", "peak memory MB", "p50 ms", "p99 ms", "readers MB/s"),
+        note="The tier of both is a directory. Cold records are in the tier only. Produce is 1,000 "
+        "records a second with acks=all.",
+    ),
+    Section(
         name="pipeline",
         title="Tables and exports on Spark",
         command="make bench-pipeline",
@@ -162,7 +170,10 @@ def _section(item: MeasuredSection) -> Iterator[str]:
     provenance, results = item.provenance, item.results
     yield f"## {item.section.title}"
     yield ""
-    settings = ", ".join(f"{name} {value:,g}" for name, value in results.setting.items())
+    settings = ", ".join(
+        f"{name.replace('_', ' ')} {value if isinstance(value, str) else f'{value:,g}'}"
+        for name, value in results.setting.items()
+    )
     yield (
         f"`{item.section.command}` of commit `{provenance.commit[:12]}` ({provenance.committed}): "
         f"{results.rounds} rounds, {settings}. {provenance.cores} cores of {provenance.processor}, "

@@ -85,7 +85,7 @@ class Results:
 
     benchmark: str
     rounds: int
-    setting: Mapping[str, float] = field(default_factory=dict)
+    setting: Mapping[str, float | str] = field(default_factory=dict)
     figures: dict[str, dict[str, dict[int, Figures]]] = field(default_factory=dict)
     stalls: dict[str, list[str]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
