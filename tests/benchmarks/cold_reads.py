@@ -1,10 +1,9 @@
 """``make bench-cold``: clients that read what only the tier has, from one broker.
 
 Our broker has a MinIO on the same machine, or a directory. Apache Kafka has its LocalTieredStorage,
-which is a directory.
-For each number of readers the same records are read three ways: from an untiered topic (hot), and
-twice from a tiered one whose local log is empty (cold). Then single records are produced at a fixed
-rate, alone and beside readers. No figure is a pass or a failure.
+which is a directory. For each number of readers the same records are read three ways: from an
+untiered topic (hot), and twice from a tiered one whose local log is empty (cold). Then single
+records are produced at a fixed rate, alone and beside readers. No figure is a pass or a failure.
 """
 
 import argparse
