@@ -7,6 +7,7 @@ blocks: Java clients refuse linked ones.
 
 import enum
 import struct
+from typing import Any
 
 import cramjam
 
@@ -49,7 +50,11 @@ def most_unpacked(codec: int, packed_bytes: int) -> int:
     return min(UNPACKED_BYTES_MAX, packed_bytes * _EXPANSION_MAX[codec])
 
 
-_MODULES = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}
+_MODULES: dict[int, Any] = {
+    Codec.GZIP: cramjam.gzip,
+    Codec.LZ4: cramjam.lz4,
+    Codec.ZSTD: cramjam.zstd,
+}
 
 
 def compress(codec: int, data: bytes) -> bytes:
@@ -79,12 +84,36 @@ def decompress(codec: int, data: bytes, *, limit_bytes: int = UNPACKED_BYTES_MAX
         raise CorruptBatch(f"unknown compression codec {codec}") from error
     if kind is Codec.NONE:
         return data
-    try:
-        if kind is Codec.SNAPPY:
-            return _decompress_snappy(data, limit_bytes)
+    if kind is not Codec.SNAPPY:
         return _decompress_bounded(kind, data, limit_bytes)
+    try:
+        return _decompress_snappy(data, limit_bytes)
     except (cramjam.DecompressionError, struct.error) as error:
-        raise CorruptBatch(f"{kind.name.lower()} block cannot be unpacked: {error}") from error
+        raise CorruptBatch(_cannot_be_unpacked(codec, error)) from error
+
+
+def decompress_into(codec: int, data: bytes, buffer: memoryview) -> int | None:
+    """Decompress the records of a batch to the start of ``buffer``, and return their size.
+
+    Returns None if the buffer is too small. Raises :class:`CorruptBatch` as :func:`decompress`.
+    """
+    # These codecs write to the buffer themselves, which saves the copies of a whole result.
+    module = _MODULES.get(codec)
+    if module is not None:
+        try:
+            return int(module.decompress_into(data, buffer))
+        except cramjam.DecompressionError as error:
+            if _BUFFER_FULL in str(error):
+                return None
+            raise CorruptBatch(_cannot_be_unpacked(codec, error)) from error
+    try:
+        unpacked = decompress(codec, data, limit_bytes=len(buffer))
+    except UnpackedTooLarge:
+        return None
+    if len(unpacked) > len(buffer):
+        return None
+    buffer[: len(unpacked)] = unpacked
+    return len(unpacked)
 
 
 def _decompress_bounded(kind: Codec, data: bytes, limit_bytes: int) -> bytes:
@@ -94,17 +123,17 @@ def _decompress_bounded(kind: Codec, data: bytes, limit_bytes: int) -> bytes:
     """
     size = min(limit_bytes, max(_FIRST_GUESS_BYTES, 4 * len(data)))
     while True:
-        buffer = bytearray(size)
-        try:
-            written = _MODULES[kind].decompress_into(data, buffer)
-        except cramjam.DecompressionError as error:
-            if _BUFFER_FULL not in str(error):
-                raise
-            if size >= limit_bytes:
-                raise UnpackedTooLarge(_too_large(kind, limit_bytes)) from error
-        else:
-            return bytes(memoryview(buffer)[:written])
+        buffer = memoryview(bytearray(size))
+        written = decompress_into(kind, data, buffer)
+        if written is not None:
+            return bytes(buffer[:written])
+        if size >= limit_bytes:
+            raise UnpackedTooLarge(_too_large(kind, limit_bytes))
         size = min(limit_bytes, size * 2)
+
+
+def _cannot_be_unpacked(codec: int, error: Exception) -> str:
+    return f"{Codec(codec).name.lower()} block cannot be unpacked: {error}"
 
 
 def _too_large(kind: Codec, limit_bytes: int) -> str:

@@ -5,8 +5,9 @@ and no batch is passed on unless its CRC is correct. The bytes of a segment and 
 through :func:`decode`: one decoder for every tier.
 
 Producers' batches are small, so several become one Arrow batch, up to ``ROWS_MAX`` rows.
-Uncompressed batches are not copied. The others are decompressed in parallel by a few threads
-(``DecodeThreads``), as the codecs release the interpreter's lock, and then concatenated.
+Uncompressed batches are not copied. The others are decompressed into one buffer, and several such
+buffers are filled in parallel by a few threads (``DecodeThreads``), as the codecs release the
+interpreter's lock.
 """
 
 import functools
@@ -23,12 +24,13 @@ from tidemark.message_text import count
 from tidemark.records.batch import (
     HEADER_BYTES,
     BatchHeader,
+    Buffer,
     CorruptBatch,
     TimestampType,
     check_crc,
     iter_headers,
 )
-from tidemark.records.codecs import Codec, decompress
+from tidemark.records.codecs import UNPACKED_BYTES_MAX, Codec, decompress, decompress_into
 from tidemark.records.decode import RECORD_BYTES_MIN
 from tidemark.records.read_committed import AbortedProducers, committed
 from tidemark_pipeline.errors import CorruptData
@@ -39,8 +41,12 @@ __all__ = ["ByteSource", "DecodeThreads", "decode", "decode_batches"]
 
 T = TypeVar("T")
 R = TypeVar("R")
-#: An Arrow batch ends when its record batches exceed these decompressed bytes.
-UNPACKED_BYTES_MAX = 64 * 1024 * 1024
+#: Record batches that are decoded together have about these decompressed bytes. Processor caches
+#: hold them, and the memory allocator reuses buffers of this size.
+RUN_BYTES = 8 * 1024 * 1024
+#: Decompressed bytes of a compressed byte for which a buffer has room.
+_RATIO_ASSUMED = 8
+_BUFFER_LEAST = 64 * 1024
 #: Batches in progress for each thread. The number is small, as each may decompress to 256 MiB.
 _AHEAD = 2
 
@@ -86,13 +92,33 @@ CALLER_THREAD = DecodeThreads(1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Unpacked:
-    """Records of a batch: ``data[start:end]``."""
+class _Group:
+    """Records of consecutive batches, uncompressed: batch i is ``buffer[starts[i]:ends[i]]``."""
 
-    header: BatchHeader
-    data: bytes
-    start: int
-    end: int
+    buffer: scan.Bytes
+    headers: list[BatchHeader]
+    starts: list[int]
+    ends: list[int]
+
+    @classmethod
+    def over(cls, data: Buffer) -> "_Group":
+        """Return a group of no batches yet."""
+        # Read-only for every codec, as the scanner is compiled once for each type of an argument.
+        return cls(np.frombuffer(memoryview(data).toreadonly(), dtype=np.uint8), [], [], [])
+
+    def add(self, header: BatchHeader, start: int, end: int) -> None:
+        """Add a batch. Raises ValueError if it cannot have as many records as its header says."""
+        # The header's count decides how much memory is allocated, so it is checked against the
+        # smallest possible record size.
+        if not 0 < header.count * RECORD_BYTES_MIN <= end - start:
+            raise ValueError(f"{count(header.count, 'record')} in {end - start} bytes")
+        self.headers.append(header)
+        self.starts.append(start)
+        self.ends.append(end)
+
+
+#: Position in the fetched bytes, and header, of a record batch.
+_Place = tuple[int, BatchHeader]
 
 
 def decode(
@@ -131,17 +157,17 @@ def decode_batches(
     ``batches``: position in ``data`` and header of each record batch.
     """
 
-    def unpack(place: tuple[int, BatchHeader]) -> _Unpacked | None:
-        return _unpack(data, *place, source)
+    def unpack(places: list[_Place]) -> tuple[_Group, list[_Place]]:
+        return _unpack(data, places, source)
 
-    # Batches are decompressed by the threads, and several small ones are decoded at once.
+    # Runs of batches are decompressed by the threads, and each is decoded at once.
     requested = (place for place in batches if is_requested(place[1], source))
-    for group in _groups(threads.map(unpack, requested, _is_compressed)):
-        # A few KiB may decompress to millions of records, so a large batch is split.
-        if group[0].header.count > ROWS_MAX:
-            yield from _decode_large(group[0], source)
-        else:
-            yield from _decode_group(data, group, source)
+    for group, rest in threads.map(unpack, _runs(requested), _is_compressed):
+        yield from _decode_group(group, source)
+        # Batches that compress well fill a buffer before their run ends.
+        while rest:
+            group, rest = unpack(rest)
+            yield from _decode_group(group, source)
 
 
 def _headers_of(
@@ -156,89 +182,94 @@ def _headers_of(
         ) from error
 
 
-def _unpack(
-    data: bytes, position: int, header: BatchHeader, source: ByteSource
-) -> _Unpacked | None:
-    """Verify a record batch's CRC and return its decompressed records.
+def _runs(batches: Iterable[_Place]) -> Iterator[list[_Place]]:
+    """Yield runs of consecutive batches, each of which is usually decoded into one Arrow batch.
 
-    Returns None if the batch has no data records. Raises :class:`CorruptData`.
+    A run exceeds ROWS_MAX rows or RUN_BYTES only if it is a single batch.
     """
-    start, end = position + HEADER_BYTES, position + header.size_bytes
-    unpacked = _Unpacked(header, data, start, end)
-    try:
-        # The CRC covers compressed bytes, so it is checked before they are decompressed.
-        check_crc(data, position, header)
-        if header.is_control or header.count == 0:
-            return None
-        if header.codec != Codec.NONE:
-            raw = decompress(header.codec, data[start:end])
-            unpacked = _Unpacked(header, raw, 0, len(raw))
-    except ValueError as error:
-        raise _corrupt(source, header, str(error)) from error
-    size = unpacked.end - unpacked.start
-    # The header's count decides how much memory is allocated, so it is checked against the smallest
-    # possible record size.
-    if not 0 < header.count * RECORD_BYTES_MIN <= size:
-        raise _corrupt(source, header, f"{count(header.count, 'record')} in {size} bytes")
-    return unpacked
-
-
-def _is_compressed(place: tuple[int, BatchHeader]) -> bool:
-    return place[1].codec != Codec.NONE
-
-
-def _groups(batches: Iterable[_Unpacked | None]) -> Iterator[list[_Unpacked]]:
-    """Yield groups of consecutive batches that are decoded into one Arrow batch.
-
-    A group exceeds ROWS_MAX rows only if it is a single batch. None stands for a batch without data
-    records.
-    """
-    group: list[_Unpacked] = []
+    run: list[_Place] = []
     rows = size = 0
-    for batch in batches:
-        if batch is None:
-            continue
-        rows += batch.header.count
-        size += batch.end - batch.start
-        if group and (rows > ROWS_MAX or size > UNPACKED_BYTES_MAX):
-            yield group
-            group, rows, size = [], batch.header.count, batch.end - batch.start
-        group.append(batch)
-    if group:
-        yield group
+    for place in batches:
+        rows += place[1].count
+        size += _unpacked_guess(place[1])
+        if run and (rows > ROWS_MAX or size > RUN_BYTES):
+            yield run
+            run, rows, size = [], place[1].count, _unpacked_guess(place[1])
+        run.append(place)
+    if run:
+        yield run
 
 
-def _decode_group(
-    data: bytes, group: list[_Unpacked], source: ByteSource
-) -> Iterator[pa.RecordBatch]:
-    """Yield the requested records of several record batches as at most one Arrow batch.
+def _unpacked_guess(header: BatchHeader) -> int:
+    return header.size_bytes * (1 if header.codec == Codec.NONE else _RATIO_ASSUMED)
 
-    ``data``: the fetched bytes, in which uncompressed batches are located.
+
+def _is_compressed(run: list[_Place]) -> bool:
+    return any(header.codec != Codec.NONE for _, header in run)
+
+
+def _unpack(data: bytes, run: list[_Place], source: ByteSource) -> tuple[_Group, list[_Place]]:
+    """Verify the CRCs of a run's batches and decompress their records into one buffer.
+
+    Batches without data records are left out. Returns the batches for which the buffer has no room,
+    too. Raises :class:`CorruptData`.
     """
-    # Uncompressed batches are decoded in place. If any batch was compressed, all are concatenated.
-    if all(batch.data is data for batch in group):
-        buffer, starts = data, np.array([batch.start for batch in group], dtype=np.int64)
-        ends = np.array([batch.end for batch in group], dtype=np.int64)
-    else:
-        buffer = b"".join([batch.data[batch.start : batch.end] for batch in group])
-        ends = np.cumsum([batch.end - batch.start for batch in group], dtype=np.int64)
-        starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
-    headers = [batch.header for batch in group]
+    # Uncompressed batches are decoded in place. If any is compressed, all are put into one buffer.
+    room, used = None, 0
+    if _is_compressed(run):
+        size = sum(_unpacked_guess(header) for _, header in run)
+        buffer = np.empty(min(max(size, _BUFFER_LEAST), UNPACKED_BYTES_MAX), dtype=np.uint8)
+        room = buffer.data
+    group = _Group.over(data if room is None else room)
+    for number, (position, header) in enumerate(run):
+        start, end = position + HEADER_BYTES, position + header.size_bytes
+        try:
+            # The CRC covers compressed bytes, so it is checked before they are decompressed.
+            check_crc(data, position, header)
+            if header.is_control or header.count == 0:
+                continue
+            if room is not None:
+                written = decompress_into(header.codec, data[start:end], room[used:])
+                if written is None and group.headers:
+                    return group, run[number:]
+                # A batch that is larger than the whole buffer has one to itself.
+                if written is None:
+                    raw = decompress(header.codec, data[start:end])
+                    group = _Group.over(raw)
+                    group.add(header, 0, len(raw))
+                    return group, run[number + 1 :]
+                start, end = used, used + written
+                used = end
+            group.add(header, start, end)
+        except ValueError as error:
+            raise _corrupt(source, header, str(error)) from error
+    return group, []
+
+
+def _decode_group(group: _Group, source: ByteSource) -> Iterator[pa.RecordBatch]:
+    """Yield the requested records of a group as at most one Arrow batch, unless it is large."""
+    headers = group.headers
+    if not headers:
+        return
+    # A few KiB may decompress to millions of records, so a large batch is split.
+    if headers[0].count > ROWS_MAX:
+        yield from _decode_large(group, source)
+        return
     counts = np.array([header.count for header in headers], dtype=np.int64)
     # One table for the group, so that a single call into compiled code scans it.
     table = np.empty((int(counts.sum()), scan.COLUMNS), dtype=np.int64)
-    view = np.frombuffer(buffer, dtype=np.uint8)
-    wrong = scan.scan_batches(view, starts, ends, counts, table)
+    starts, ends = np.array(group.starts, dtype=np.int64), np.array(group.ends, dtype=np.int64)
+    wrong = scan.scan_batches(group.buffer, starts, ends, counts, table)
     # The scanner returns twice the index of the corrupt batch, plus one for the second error.
     if wrong >= 0:
         raise _corrupt(source, headers[wrong // 2], _SCAN_ERRORS[wrong % 2])
-    yield from _requested_rows(view, table, headers, counts, source)
+    yield from _requested_rows(group.buffer, table, headers, counts, source)
 
 
-def _decode_large(batch: _Unpacked, source: ByteSource) -> Iterator[pa.RecordBatch]:
+def _decode_large(group: _Group, source: ByteSource) -> Iterator[pa.RecordBatch]:
     """Yield the records of a batch with more than ROWS_MAX records, ROWS_MAX rows at a time."""
-    header = batch.header
-    view = np.frombuffer(batch.data, dtype=np.uint8)[batch.start : batch.end]
+    (header,) = group.headers
+    view = group.buffer[group.starts[0] : group.ends[0]]
     position = 0
     for first in range(0, header.count, ROWS_MAX):
         rows = min(ROWS_MAX, header.count - first)

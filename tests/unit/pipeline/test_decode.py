@@ -10,6 +10,7 @@ from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import decode_records
 from tidemark_pipeline.errors import CorruptData
 from tidemark_pipeline.read import decode as decoder
+from tidemark_pipeline.read import scan
 from tidemark_pipeline.read.decode import ByteSource, DecodeThreads, decode
 
 EVERYTHING = ByteSource("t", 3, "remote", 0, 2**62)
@@ -104,3 +105,27 @@ def test_arrow_batches_are_limited_by_unpacked_bytes(
     )
     # Three values of 300 bytes fit into 1,000 bytes.
     assert [batch.num_rows for batch in decode(data, EVERYTHING)] == [3, 3, 1]
+
+
+@pytest.mark.parametrize("codec", range(1, 5))
+def test_batches_that_fill_a_buffer_keep_their_order(codec: int) -> None:
+    """Values that compress well need more memory than the decoder reserves for them."""
+    sizes = [10, 300_000, 200_000, 0, 5, 900_000, 7, 400_000]
+    data = b"".join(
+        build_batch([Record(None, bytes(size), (), 0)], base_offset=n, codec=codec)
+        for n, size in enumerate(sizes)
+    )
+    with DecodeThreads(3) as threads:
+        found = [
+            (row["offset"], len(row["value"]))
+            for item in decode(data, EVERYTHING, threads=threads)
+            for row in item.to_pylist()
+        ]
+    assert found == list(enumerate(sizes))
+
+
+def test_all_codecs_use_the_same_compiled_code() -> None:
+    """Each kind of argument would be compiled, or loaded, in every worker."""
+    for codec in range(5):
+        rows(build_batch([Record(b"k", b"v", (), 5)], base_offset=0, codec=codec))
+    assert len(scan.scan_batches.signatures) == 1

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tidemark.records.batch import CorruptBatch
 from tidemark.records.builder import Record, build_batch
-from tidemark.records.codecs import Codec, compress, decompress
+from tidemark.records.codecs import Codec, compress, decompress, decompress_into
 from tidemark.records.decode import decode_records
 from tidemark.records.varint import VarintError, read_varint, read_varlong, write_varint
 
@@ -39,6 +39,21 @@ def test_damage_raises_an_error(codec: Codec) -> None:
     for broken in (packed[:-3], packed[: len(packed) // 2], b"\xff" * 40):
         with pytest.raises(CorruptBatch):
             decompress(codec, broken)
+        with pytest.raises(CorruptBatch):
+            decompress_into(codec, broken, memoryview(bytearray(10_000)))
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("data", [b"", b"x", b"abcdefgh" * 50_000])
+def test_result_is_written_to_a_buffer_that_has_room(codec: Codec, data: bytes) -> None:
+    packed = compress(codec, data)
+    for room in (len(data), len(data) + 10):
+        buffer = bytearray(room)
+        assert decompress_into(codec, packed, memoryview(buffer)) == len(data)
+        assert buffer[: len(data)] == data
+    if data:
+        assert decompress_into(codec, packed, memoryview(bytearray(len(data) - 1))) is None
+        assert decompress_into(codec, packed, memoryview(bytearray())) is None
 
 
 def test_an_unknown_codec_is_named() -> None:
