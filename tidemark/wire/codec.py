@@ -52,7 +52,7 @@ Buffer = bytes | memoryview
 Reader = Callable[[Buffer, int, Remaining], tuple[Any, int]]
 
 #: Bytes of at least this length are passed to the socket without a copy.
-_LARGE_BYTES = 8192
+LARGE_BYTES = 8192
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _ONE_BYTE = tuple(bytes([number]) for number in range(0x80))
@@ -245,6 +245,12 @@ def _single_type_of(
     return _sized(lengths, is_string=is_string, nullable=nullable)
 
 
+def bytes_codec(*, flexible: bool) -> TypeCodec:
+    """Return the codec of record batches, which may be null."""
+    lengths = _lengths("records", _INT32, flexible=flexible, nullable=True)
+    return _sized(lengths, is_string=False, nullable=True)
+
+
 def without_none(annotation: Any) -> tuple[Any, bool]:
     """Return the type in an optional one, and whether it is optional."""
     if isinstance(annotation, types.UnionType):
@@ -406,7 +412,7 @@ def _sized(lengths: _Lengths, *, is_string: bool, nullable: bool) -> TypeCodec:
         data = value.encode() if is_string else value
         out.append(write_length(len(data)))
         # Records are large, and are passed on as the object that the log returned.
-        if len(data) < _LARGE_BYTES:
+        if len(data) < LARGE_BYTES:
             out.append(data)
         else:
             out.append_large(data)

@@ -19,6 +19,9 @@ _LENGTH = struct.Struct(">i")
 LENGTH_BYTES = _LENGTH.size
 _HEADER = struct.Struct(">hhi")
 _RESPONSE_HEAD = struct.Struct(">ii")
+#: Key, version and correlation id of a request; length and correlation id of a response.
+REQUEST_HEAD_BYTES = _HEADER.size
+RESPONSE_HEAD_BYTES = _RESPONSE_HEAD.size
 PRODUCE_KEY = 0
 _API_VERSIONS = 18
 
@@ -54,10 +57,11 @@ def decode(
 
 def encode(value: object) -> bytes:
     """Return the bytes of one entity, without a frame."""
-    return b"".join(_body(value, type(value)))
+    return b"".join(body_pieces(value, type(value)))
 
 
-def _body(value: object, entity_type: Any) -> list[bytes]:
+def body_pieces(value: object, entity_type: Any) -> list[bytes]:
+    """Return the bytes of a message that is written as ``entity_type``, without a frame."""
     pieces = Pieces()
     codec_of(entity_type).write(value, pieces)
     return pieces.joined()
@@ -106,11 +110,11 @@ def decode_request(
 ) -> E:
     """Return the entity of a request's frame (see :func:`decode`)."""
     meta: Any = request_type
-    body = _request_body(frame, flexible=meta.__flexible__)
+    body = request_body(frame, flexible=meta.__flexible__)
     return decode(request_type, frame, body, bounds)
 
 
-def _request_body(frame: bytes | memoryview, *, flexible: bool) -> int:
+def request_body(frame: bytes | memoryview, *, flexible: bool) -> int:
     """Return the start of the body: behind the client id and, if flexible, the tagged fields."""
     position = _HEADER.size
     try:
@@ -149,7 +153,7 @@ def encode_response_pieces(value: Any, correlation_id: int, entity_type: Any) ->
     The pieces are for ``transport.writelines``. ApiVersions keeps header version 0 in its flexible
     versions too.
     """
-    body = _body(value, entity_type)
+    body = body_pieces(value, entity_type)
     tags = b"\x00" if _has_tags(entity_type) else b""
     size = 4 + len(tags) + sum(map(len, body))
     body[0] = _RESPONSE_HEAD.pack(size, correlation_id) + tags + body[0]

@@ -5,10 +5,11 @@ queries them once per request, and for a client with all permissions that is the
 """
 
 from collections.abc import Callable, Hashable
-from typing import Self
+from typing import Any, Self
 
 from tidemark.wire.framing import PRODUCE_KEY, peek_client_id, peek_key
 from tidemark.wire.receiver import Frame
+from tidemark.wire.repeats import Repeats
 from tidemark.wire.users import CLUSTER_NAME, OPERATIONS_OF, Operation, ResourceType
 from tidemark_broker.admission.arrival_order import ArrivalOrder
 from tidemark_broker.admission.client_quotas import QuotaKind, RequestQuotas
@@ -32,7 +33,8 @@ class Client:
 
     __slots__ = (
         "_authorizer", "_host", "_is_proven", "_permissions", "_reads_here", "_users",
-        "batches_sent", "listener", "mute", "order", "peer", "principal", "sasl", "software",
+        "batches_sent", "listener", "mute", "order", "peer", "principal", "repeats", "sasl",
+        "software",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +53,8 @@ class Client:
         self._is_proven = sasl is None
         #: Record batches that this client has produced.
         self.batches_sent = 0
+        #: Produce requests that it repeats with other records.
+        self.repeats: Repeats[Any, Any] = Repeats()
         #: Order in which the work of its requests starts.
         self.order = ArrivalOrder()
         self.peer = peer

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.tls.identity import TlsIdentity
+from tidemark.wire.repeats import Repeat
 from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.admission.arrival_order import Place
 from tidemark_broker.admission.client_quotas import RequestQuotas
@@ -101,6 +102,22 @@ class Call:
         return denied
 
 
+class RepeatHandler(NamedTuple):
+    """Handler of requests that repeat an earlier one of their connection in all but one field.
+
+    - ``accepts``: return whether a request may be repeated
+    - ``with_field``: return a request with another value of the field
+    - ``begin``: return the response frame for a correlation id, the function that waits for the
+      answer, or None if the request must be handled like any other
+    """
+
+    accepts: Callable[[Any], bool]
+    with_field: Callable[[Any, bytes], Any]
+    begin: Callable[
+        [Repeat[Any, Any], bytes, Call, int], bytes | Callable[[], Awaitable[Any]] | None
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Api(Generic[Q, A]):
     """One Kafka Api. Its key and name are those of the request in Kafka's message definitions.
@@ -108,6 +125,7 @@ class Api(Generic[Q, A]):
     - ``handler`` returns None if the protocol has no answer
     - ``begin``: handler of a small request that returns its answer at once, or the function that
       waits for it
+    - ``repeats``: the same for a request that the connection repeats
     - ``request`` and ``answer``, from the handler's annotations, have the fields of all versions,
       see :mod:`tidemark_broker.api.schema`
     - ``versions``: first and last version that is served
@@ -123,6 +141,7 @@ class Api(Generic[Q, A]):
     _: KW_ONLY
     versions: tuple[int, int]
     begin: Callable[[Q, Call], A | Callable[[], Awaitable[A | None]] | None] | None = None
+    repeats: RepeatHandler | None = None
     in_order: bool = False
     open_ended: bool = False
     waits: bool = False

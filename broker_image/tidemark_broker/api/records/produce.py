@@ -25,7 +25,8 @@ Behaviour:
 - A later batch of the same producer is refused if an earlier one was refused and not retried
   (:mod:`tidemark_broker.replication.partition.refused_batches`).
 
-The path of a batch: :func:`begin`, then :func:`_append_one` with
+The path of a batch: :func:`begin` (or :func:`begin_repeat` if the connection has sent the same
+request before with other records), then :func:`_append_one` with
 :func:`tidemark_broker.replication.partition.produce.try_append` if the append waits for nothing,
 otherwise :func:`_append_all` and :func:`_append_part` with
 :func:`tidemark_broker.replication.partition.produce.begin`. Both end in
@@ -42,6 +43,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 from kio.schema.produce.v13 import request as v13
+from kio.static.primitive import Records
 
 from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark.records.batch import (
@@ -52,13 +54,15 @@ from tidemark.records.batch import (
     read_header,
 )
 from tidemark.records.codecs import Codec
+from tidemark.wire.framing import encode_response_pieces
+from tidemark.wire.repeats import Repeat, response_template
 from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.admission.arrival_order import Place
 from tidemark_broker.admission.client_quotas import QuotaKind
 from tidemark_broker.admission.time_slice import in_parts
 from tidemark_broker.api.endpoints import NO_LEADER, LeaderIdAndEpoch, NodeEndpoint, node_endpoints
 from tidemark_broker.api.schema import ThrottledAnswer, milliseconds, timestamp
-from tidemark_broker.api.table import Api, Call, duplicates
+from tidemark_broker.api.table import Api, Call, RepeatHandler, duplicates
 from tidemark_broker.log import FIRST_BATCHES, VerificationGuard, appending
 from tidemark_broker.net.connection import CloseConnection
 from tidemark_broker.replication.partition import Partition, produce
@@ -174,6 +178,17 @@ class _PendingAppend(NamedTuple):
     append: ProduceResult | DelayedAppend
 
 
+class SuccessResponse(NamedTuple):
+    """Response to one request, if its batch is appended: ``frame`` takes correlation id and base
+    offset.
+    """
+
+    log_start_offset: int
+    frame: Callable[[int, int], bytes]
+
+
+#: A request of a connection that was sent before with other records.
+ProduceRepeat = Repeat[ProduceRequest, SuccessResponse]
 #: Waits for the response of a request that was begun.
 _Wait = Callable[[], Awaitable["ProduceResponse | None"]]
 
@@ -192,47 +207,89 @@ def begin(request: ProduceRequest, call: Call) -> ProduceResponse | _Wait:
 
     A client without linger usually sends one batch per request. It is appended here.
     """
-    if len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1:
-        records = request.topic_data[0].partition_data[0].records
-        if (
-            records is not None
-            and request.acks in (ACKS_ALL, 1)
-            and call.quotas is None
-            and request.transactional_id is None
-            and not is_transactional(records)
-        ):
-            return _append_one(request, call)
+    records = _only_records(request)
+    if records is not None and call.quotas is None and is_repeatable(request):
+        result = _append_one(request, records, call)
+        if result is not None:
+            return result if callable(result) else _answer_one(request, call, result)
     return _append_later(request, call)
 
 
-def _append_one(request: ProduceRequest, call: Call) -> ProduceResponse | _Wait:
-    """Append the batch of a request for one partition, and answer it if no wait is needed."""
+def begin_repeat(
+    repeat: ProduceRepeat, records: bytes, call: Call, correlation_id: int
+) -> bytes | _Wait | None:
+    """Append the batch of a request that repeats an earlier one, as :func:`begin` does.
+
+    Return the frame of the response, or the function that waits for it. None if the batch was not
+    appended, because it is not a simple one: :func:`begin` must handle the request.
+    """
+    result = _append_one(repeat.request, records, call)
+    if result is None or callable(result):
+        return result
+    return _response_frame(repeat, result, call, correlation_id)
+
+
+def _append_one(
+    request: ProduceRequest, records: bytes, call: Call
+) -> ProduceResult | _Wait | None:
+    """Append the only batch of a request, and return its result if no wait is needed.
+
+    None if it is appended by :func:`_append_later`: it is part of a transaction, its records must
+    be read in a thread, or an earlier batch waits for that.
+    """
+    if is_transactional(records):
+        return None
     # Ids are resolved first, since authorization is by name.
-    (topic,) = request.topic_data
-    (data,) = topic.partition_data
+    topic = request.topic_data[0]
+    index = topic.partition_data[0].index
     name = _name_of(topic, call)
     refused = None
     if name is None:
         refused = _UNKNOWN_ID
     elif not call.client.may(Operation.WRITE, ResourceType.TOPIC, name):
         refused = _DENIED
-    entry = _ProduceEntry(name or "", data.index, data.records, refused)
-    partition, result = _found(entry, call)
-    if partition is not None and entry.records is not None:
-        client, acks = call.client, request.acks
-        is_early = client.batches_sent < FIRST_BATCHES
-        appended = produce.try_append(
-            partition, entry.records, acks=acks, peer=client.peer, is_early=is_early
-        )
-        # The records must be read in a thread, or an earlier batch waits for that.
-        if appended is None:
-            return _append_later(request, call)
-        client.batches_sent += 1
-        committed = produce.committed_now(partition, appended, acks=acks)
-        if committed is None:
-            return partial(_answer_once_committed, request, call, partition, appended)
-        result = committed
-    return _answer_one(request, call, result)
+    partition, result = _found(name or "", index, records, refused, call)
+    if partition is None:
+        return result
+    client, acks = call.client, request.acks
+    appended = produce.try_append(
+        partition,
+        records,
+        acks=acks,
+        peer=client.peer,
+        is_early=client.batches_sent < FIRST_BATCHES,
+    )
+    if appended is None:
+        return None
+    client.batches_sent += 1
+    committed = produce.committed_now(partition, appended, acks=acks)
+    if committed is None:
+        return partial(_answer_once_committed, request, call, partition, appended)
+    return committed
+
+
+def _only_records(request: ProduceRequest) -> bytes | None:
+    """Return the records of a request for one partition, None for more or without any."""
+    if len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1:
+        return request.topic_data[0].partition_data[0].records
+    return None
+
+
+def is_repeatable(request: ProduceRequest) -> bool:
+    """Return whether :func:`begin_repeat` may handle a request that is the same but for records."""
+    return (
+        _only_records(request) is not None
+        and request.acks in (ACKS_ALL, 1)
+        and request.transactional_id is None
+    )
+
+
+def with_records(request: ProduceRequest, records: bytes) -> ProduceRequest:
+    """Return a request for one partition with other records."""
+    (topic,) = request.topic_data
+    (data,) = topic.partition_data
+    data = replace(data, records=Records(records))
+    return replace(request, topic_data=(replace(topic, partition_data=(data,)),))
 
 
 def _append_later(request: ProduceRequest, call: Call) -> _Wait:
@@ -337,7 +394,9 @@ async def _append_part(
     try:
         # Every append starts before the first one is waited for.
         for entry in entries:
-            partition, refused = _found(entry, call)
+            partition, refused = _found(
+                entry.topic, entry.partition, entry.records or b"", entry.refused, call
+            )
             if partition is None or entry.records is None:
                 begun.append(refused)
                 continue
@@ -372,22 +431,25 @@ def _timeout_ms(request: ProduceRequest, call: Call) -> int:
     return int(call.wait_s(milliseconds(request.timeout) / 1000) * 1000)
 
 
-def _found(entry: _ProduceEntry, call: Call) -> tuple[Partition | None, ProduceResult]:
+def _found(
+    topic: str, index: int, records: bytes, refused: ProduceResult | None, call: Call
+) -> tuple[Partition | None, ProduceResult]:
     """Return the partition to append to, or None with the result that rejects the request.
 
-    With a partition the result is INVALID_RECORD, for an entry without records.
+    ``refused``: the result, if it is rejected already. With a partition the result is
+    INVALID_RECORD, for an entry without records.
     """
-    if entry.refused is not None:
-        return None, entry.refused
+    if refused is not None:
+        return None, refused
     # Coordinators write internal topics themselves. A client could corrupt their state.
-    if entry.topic in INTERNAL_TOPICS:
+    if topic in INTERNAL_TOPICS:
         return None, _INTERNAL
     replicas = call.services.replicas
-    partition = replicas.get(entry.topic, entry.partition)
+    partition = replicas.get(topic, index)
     if partition is None:
-        return None, ProduceResult(error=replicas.error_of(entry.topic, entry.partition))
+        return None, ProduceResult(error=replicas.error_of(topic, index))
     # The codec is in the batch header, so no record is decompressed for this check.
-    if call.version < _ZSTD_SINCE and codec_of(entry.records or b"") == Codec.ZSTD:
+    if call.version < _ZSTD_SINCE and codec_of(records) == Codec.ZSTD:
         return None, _ZSTD_TOO_EARLY
     return partition, _NOTHING
 
@@ -526,6 +588,39 @@ def _close_on_error(entries: Sequence[_ProduceEntry], results: Sequence[ProduceR
             )
 
 
+def _response_frame(
+    repeat: ProduceRepeat, result: ProduceResult, call: Call, correlation_id: int
+) -> bytes:
+    """Return the response to a request that repeats an earlier one.
+
+    Successes differ in the base offset alone, as long as the log start is the same and records keep
+    their own times. So the codec writes the first one only.
+    """
+    # A remembered response needs two other numbers.
+    remembered = repeat.response
+    is_plain = result.error is ErrorCode.none and result.log_append_time_ms < 0
+    if (
+        remembered is not None
+        and is_plain
+        and remembered.log_start_offset == result.log_start_offset
+    ):
+        return remembered.frame(correlation_id, result.base_offset)
+
+    # Everything else is written by the codec.
+    def encoded(result: ProduceResult) -> bytes:
+        answer = _answer_one(repeat.request, call, result)
+        answer_type = API.answer_type(call.version)
+        return b"".join(encode_response_pieces(answer, correlation_id, answer_type))
+
+    # Remember the first success. A second one shows where the base offset is in its bytes.
+    frame = encoded(result)
+    if is_plain:
+        flipped = encoded(result._replace(base_offset=~result.base_offset))
+        template = response_template(frame, flipped)
+        repeat.response = SuccessResponse(result.log_start_offset, template)
+    return frame
+
+
 def _answer_one(request: ProduceRequest, call: Call, result: ProduceResult) -> ProduceResponse:
     """Return the response to a request for one partition. See :func:`_answer`."""
     (topic,) = request.topic_data
@@ -600,4 +695,11 @@ def _leader(topic: str, index: int, call: Call) -> LeaderIdAndEpoch:
     return LeaderIdAndEpoch(leader_id=row.leader, leader_epoch=row.leader_epoch)
 
 
-API = Api(handle, versions=(3, 13), advertised_min=0, begin=begin, in_order=True)
+API = Api(
+    handle,
+    versions=(3, 13),
+    advertised_min=0,
+    begin=begin,
+    repeats=RepeatHandler(is_repeatable, with_records, begin_repeat),
+    in_order=True,
+)

@@ -179,22 +179,32 @@ class Dispatcher:
         api = self._table.get(key)
         if api is None or not api.begin or not api.versions[0] <= version <= api.versions[1]:
             return self.serve(frame, memory, client)
-        # It must not overtake an earlier request that waits. Quotas are measured by ``serve``.
-        request = None
-        if not client.has_quotas and not client.order:
-            request = large_messages.small(api.request_type(version), frame)
-        # Its place is taken now: a later request may be served before this coroutine starts.
-        if request is None:
+        # It must not overtake an earlier request that waits. Quotas are measured by ``serve``. Its
+        # place is taken now: a later request may be served before this coroutine starts.
+        if client.has_quotas or client.order:
             return self.serve(frame, memory, client, client.order.take())
         call = Call(self._services, version, client, memory, frame_bytes=len(frame))
         previous_client = requesting_client.set(client.identity)
         try:
-            answer = api.begin(request, call)
+            # Most requests of a client without linger are the same but for their records.
+            repeated = client.repeats.find(frame, version)
+            answer: Any = None
+            if repeated is not None and api.repeats is not None:
+                answer = api.repeats.begin(*repeated, call, correlation_id)
+            if answer is None:
+                request = large_messages.small(api.request_type(version), frame)
+                if request is None:
+                    return self.serve(frame, memory, client, client.order.take())
+                answer = api.begin(request, call)
+                if repeated is None and api.repeats is not None and api.repeats.accepts(request):
+                    client.repeats.learn(frame, version, request, api.repeats.with_field)
         finally:
             requesting_client.reset(previous_client)
         if callable(answer):
             return self._finish(answer, api, call, correlation_id, began_s)
         self._answered(api, version, began_s)
+        if isinstance(answer, bytes):
+            return [answer]
         if answer is None:
             return None
         return encode_response_pieces(answer, correlation_id, api.answer_type(version))
