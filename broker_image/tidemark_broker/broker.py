@@ -233,13 +233,13 @@ class BrokerServer:
         """
         # Internal Apis are separate from Kafka's, so that no client can call them.
         apis = (
-            PrivateApi("ReplicaFetch", self.fetch_service.handle),
+            PrivateApi("ReplicaFetch", self.fetch_service.handle, self.fetch_service.begin),
             PrivateApi("WriteMarkers", self.marker_writer.serve),
             PrivateApi("AskCoordinator", self.transactions.serve),
             PrivateApi("ConfirmColdReads", self.confirmation_service.serve),
         )
         return ReplicationServer(
-            PrivateDispatcher(apis, self.net_metrics).serve,
+            PrivateDispatcher(apis, self.net_metrics).begin,
             me=tls_identity.TlsIdentity(self.config.cluster_id, self.config.node_id),
             files=self.tls,
             encrypted=self.config.replicates_encrypted,

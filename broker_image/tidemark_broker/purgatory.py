@@ -9,6 +9,9 @@ The number of waiting operations is limited, and one client may have at most hal
 whose requests wait without end, because a follower makes no progress, cannot keep other clients
 from waiting.
 
+A coroutine waits with :meth:`Purgatory.wait`. An operation of each record, such as a follower's
+fetch, continues in a callback instead (:meth:`Purgatory.when`): a task costs more than its work.
+
 A caller that waits for thousands of keys repeatedly (a follower's fetch session) registers a
 :class:`Watch` on them instead. A notification adds the changed key's name to it, and only changed
 names are evaluated.
@@ -19,6 +22,7 @@ import enum
 import logging
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from tidemark_broker.admission.fair_share import UsageByClient
@@ -52,13 +56,21 @@ DelayedOperationKey: TypeAlias = tuple[PartitionChange, tuple[str, int]] | Signa
 
 
 @dataclass(slots=True, eq=False)
-class _Operation:
-    """One waiting caller. ``done`` becomes True if the condition became true, False on time-out."""
+class DelayedOperation:
+    """One waiting operation, which ends once.
+
+    ``ended``: receives True if the condition became true, False after a time-out or a
+    :meth:`Purgatory.cancel`. ``failed``: receives an error of the condition instead. Neither
+    raises.
+    """
 
     keys: tuple[DelayedOperationKey, ...]
     satisfied: Callable[[], bool]
-    done: "asyncio.Future[bool]"
+    ended: Callable[[bool], object]
+    failed: Callable[[Exception], object]
     client: Hashable
+    is_waiting: bool = True
+    timer: asyncio.TimerHandle | None = None
 
 
 class Watch(Signal, Generic[N]):
@@ -85,9 +97,10 @@ class Purgatory:
         self.name = name
         self._operations_max = operations_max
         #: Waiting operations of each key, in the order of arrival.
-        self._by_key: dict[DelayedOperationKey, dict[_Operation, None]] = {}
-        #: Watches of each key, with the name that the owner of the watch has given to the key.
-        self._watches: dict[DelayedOperationKey, dict[Watch[Any], Hashable]] = {}
+        self._by_key: dict[DelayedOperationKey, dict[DelayedOperation, None]] = {}
+        #: Watches of each key, with the name that the owner of the watch has given to the key, and
+        #: whether it wakes callers.
+        self._watches: dict[DelayedOperationKey, dict[Watch[Any], tuple[Hashable, bool]]] = {}
         self._size = 0
         #: Number of waiting operations of each client.
         self._by_client = UsageByClient()
@@ -126,41 +139,93 @@ class Purgatory:
             return True
         if timeout_s <= 0:
             return False
-        if self._size >= self._operations_max or (
-            who is not None and self._by_client[who] >= self._operations_max // 2
-        ):
-            self._refuse()
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        operation = self.when(
+            keys,
+            satisfied,
+            timeout_s,
+            partial(_unless_done, future, future.set_result),
+            partial(_unless_done, future, future.set_exception),
+            who=who,
+        )
+        if operation is None:
             return False
-        loop = asyncio.get_running_loop()
-        operation = _Operation(tuple(dict.fromkeys(keys)), satisfied, loop.create_future(), who)
-        self._add(operation)
-        timer: asyncio.TimerHandle | None = None
         # A change between the first evaluation and the registration has no notification, so
         # evaluate again.
         try:
             self._try(operation)
-            if not operation.done.done():
-                timer = loop.call_later(timeout_s, _settle, operation, False)
-            return await operation.done
+            return await future
         # Also reached when the waiting task is cancelled, which must not leave the operation
         # registered.
         finally:
-            if timer is not None:
-                timer.cancel()
-            self._remove(operation)
+            self.give_up(operation)
+
+    def when(
+        self,
+        keys: Collection[DelayedOperationKey],
+        satisfied: Callable[[], bool],
+        timeout_s: float,
+        ended: Callable[[bool], object],
+        failed: Callable[[Exception], object],
+        *,
+        who: Hashable = None,
+    ) -> DelayedOperation | None:
+        """Wait as :meth:`wait` does, but call ``ended`` or ``failed`` in a later turn of the loop.
+
+        It needs neither a task nor a future. ``satisfied`` is evaluated after notifications only.
+        Return None, without a wait, if a limit is reached.
+        """
+        # One client may have at most half of all operations.
+        if self._size >= self._operations_max or (
+            who is not None and self._by_client[who] >= self._operations_max // 2
+        ):
+            self._refuse()
+            return None
+        # Register it under each key, then start its timer.
+        operation = DelayedOperation(tuple(dict.fromkeys(keys)), satisfied, ended, failed, who)
+        self._size += 1
+        self._by_client.add(who, 1)
+        for key in operation.keys:
+            self._by_key.setdefault(key, {})[operation] = None
+        operation.timer = asyncio.get_running_loop().call_later(
+            timeout_s, self._settle, operation, False
+        )
+        return operation
+
+    def give_up(self, operation: DelayedOperation) -> bool:
+        """End a wait without a call of ``ended``. Return False if it has ended already."""
+        if not operation.is_waiting:
+            return False
+        operation.is_waiting = False
+        if operation.timer is not None:
+            operation.timer.cancel()
+        self._size -= 1
+        self._by_client.add(operation.client, -1)
+        for key in operation.keys:
+            waiting = self._by_key[key]
+            del waiting[operation]
+            if not waiting:
+                del self._by_key[key]
+        return True
 
     def notify(self, key: DelayedOperationKey) -> None:
         """Mark a change of the state behind ``key``. Nothing is evaluated here."""
         watching = self._watches.get(key)
         if watching is not None:
-            for watch, name in watching.items():
+            for watch, (name, wakes) in watching.items():
                 watch.changed[name] = None
-                self._mark(watch)
+                if wakes:
+                    self._mark(watch)
         self._mark(key)
 
-    def watch(self, watch: Watch[N], key: DelayedOperationKey, name: N) -> None:
-        """Add ``name`` to the watch at each notification of ``key``, until :meth:`unwatch`."""
-        self._watches.setdefault(key, {})[watch] = name
+    def watch(
+        self, watch: Watch[N], key: DelayedOperationKey, name: N, *, wakes: bool = True
+    ) -> None:
+        """Add ``name`` to the watch at each notification of ``key``, until :meth:`unwatch`.
+
+        ``wakes``: whether it wakes callers that wait under the watch.
+        """
+        self._watches.setdefault(key, {})[watch] = (name, wakes)
 
     def unwatch(self, watch: Watch[Any], key: DelayedOperationKey) -> None:
         """Stop adding notifications of ``key`` to the watch."""
@@ -183,47 +248,40 @@ class Purgatory:
         """End every operation under ``keys`` unsatisfied. Return how many were ended."""
         ended = 0
         for key in keys:
-            for operation in self._by_key.get(key, ()):
-                ended += _settle(operation, False)
+            for operation in tuple(self._by_key.get(key, ())):
+                ended += self._settle(operation, False)
         return ended
 
     def _sweep(self) -> None:
         self._sweep_due = False
         marked, self._marked = self._marked, {}
-        looked_at: set[_Operation] = set()
+        looked_at: set[DelayedOperation] = set()
         for key in marked:
-            # A settled operation removes itself later, on its own task. The copy guards against
-            # that and new ones.
+            # The end of an operation removes it, and may start others under the same key.
             for operation in tuple(self._by_key.get(key, ())):
                 if operation not in looked_at:
                     looked_at.add(operation)
                     self._try(operation)
 
-    def _try(self, operation: _Operation) -> None:
-        if operation.done.done():
+    def _try(self, operation: DelayedOperation) -> None:
+        # An operation that was evaluated before it may have ended this one.
+        if not operation.is_waiting:
             return
         try:
             satisfied = operation.satisfied()
-        except Exception as error:  # noqa: BLE001 - raised again where the operation waits
-            operation.done.set_exception(error)
+        except Exception as error:  # noqa: BLE001 - the waiting operation handles it
+            self.give_up(operation)
+            operation.failed(error)
             return
         if satisfied:
-            _settle(operation, True)
+            self._settle(operation, True)
 
-    def _add(self, operation: _Operation) -> None:
-        self._size += 1
-        self._by_client.add(operation.client, 1)
-        for key in operation.keys:
-            self._by_key.setdefault(key, {})[operation] = None
-
-    def _remove(self, operation: _Operation) -> None:
-        self._size -= 1
-        self._by_client.add(operation.client, -1)
-        for key in operation.keys:
-            waiting = self._by_key[key]
-            del waiting[operation]
-            if not waiting:
-                del self._by_key[key]
+    def _settle(self, operation: DelayedOperation, satisfied: bool) -> bool:
+        """End an operation. Return False if it has ended already."""
+        if not self.give_up(operation):
+            return False
+        operation.ended(satisfied)
+        return True
 
     def _refuse(self) -> None:
         self.refused_total += 1
@@ -237,9 +295,7 @@ class Purgatory:
             )
 
 
-def _settle(operation: _Operation, satisfied: bool) -> bool:
-    """Complete an operation once. Return whether this call completed it."""
-    if operation.done.done():
-        return False
-    operation.done.set_result(satisfied)
-    return True
+def _unless_done(future: "asyncio.Future[bool]", settle: Callable[[Any], None], end: Any) -> None:
+    """Settle a future, unless its task was cancelled."""
+    if not future.done():
+        settle(end)

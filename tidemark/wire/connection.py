@@ -104,13 +104,21 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         correlation_id = self._correlation_id
         frame = encode_request(entity, correlation_id, self.client_id)
-        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
-        async with asyncio.timeout(timeout_s):
-            await self.drain()
-            # Registered before it is written, or a quick answer would find no request.
-            self._open[correlation_id] = answer
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Frame] = loop.create_future()
+        deadline_s = loop.time() + timeout_s
+        if not self._writable.is_set():
+            async with asyncio.timeout_at(deadline_s):
+                await self.drain()
+        # Registered before it is written, or a quick answer would find no request.
+        self._open[correlation_id] = answer
+        # A timer of the future costs less than asyncio.timeout, which counts for each fetch.
+        timer = loop.call_at(deadline_s, _time_out, answer)
+        try:
             self.write(frame)
             received = await answer
+        finally:
+            timer.cancel()
         return decode_response(response_type, received)[1]
 
     async def read_frame(self) -> Frame:
@@ -218,6 +226,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._writable.set()
         if self._transport is not None:
             self._transport.close()
+
+
+def _time_out(answer: "asyncio.Future[Frame]") -> None:
+    if not answer.done():
+        answer.set_exception(TimeoutError())
 
 
 def peer_name(transport: asyncio.BaseTransport) -> str:

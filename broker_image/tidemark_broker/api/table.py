@@ -25,6 +25,7 @@ from tidemark_broker.api.client import Client
 from tidemark_broker.api.large_messages import MUCH_BYTES, POLL_BYTES, POLL_MAX_S, WAIT_MAX_S
 from tidemark_broker.api.services import HandlerServices
 from tidemark_broker.security.authorizer import NOBODY
+from tidemark_broker.tasks import Deferred
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -178,11 +179,13 @@ class PrivateApi(Generic[Q, A]):
     """An internal Api between brokers, in version 0 only, never advertised.
 
     The handler receives the request, the peer's identity and the answer's memory. Its annotations
-    name the messages, as in :class:`Api`.
+    name the messages, as in :class:`Api`. ``begin``, if it exists, serves a small request in the
+    turn of the loop that receives it. It returns the answer, or what delivers it later.
     """
 
     name: str
     handler: Callable[[Q, TlsIdentity, ResponseMemory], Awaitable[A]]
+    begin: Callable[[Q, TlsIdentity, ResponseMemory], A | Deferred[A]] | None = None
     request: type[Q] = field(init=False)
     answer: type[A] = field(init=False)
     key: int = field(init=False)

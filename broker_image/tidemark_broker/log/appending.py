@@ -223,10 +223,15 @@ def append_as_follower(log: PartitionLog, data: Buffer, *, now_ms: int | None = 
         # A compacted batch may start below the log end; see _continuing.
         data, batches = _continuing(log, data, batches)
         _check_continues(log, batches[0])
-        view, rolled = memoryview(data), False
         # One fetch may span segments: split it, so that followers keep the size limit too.
-        segment_bytes = log.config.effective_segment_bytes
+        segment_bytes, rolled = log.config.effective_segment_bytes, False
         room = segment_bytes - log.segments.active.size_bytes
+        end_position = batches[-1].end_position
+        # Nearly always everything fits into the active segment, as it was received.
+        if end_position <= room and end_position == len(data):
+            rolled = _append(log, [data], batches, now_ms, produced)
+            return _as_appended(batches, rolled=rolled)
+        view = memoryview(data)
         for first, last in runs_for_segments(batches, room, segment_bytes):
             run = batches[first:last]
             start = run[0].position
@@ -236,6 +241,11 @@ def append_as_follower(log: PartitionLog, data: Buffer, *, now_ms: int | None = 
             end = run[-1].last_offset
             known = [item for item in produced if run[0].base_offset <= item.last_offset <= end]
             rolled |= _append(log, buffers, run, now_ms, known)
+    return _as_appended(batches, rolled=rolled)
+
+
+def _as_appended(batches: Sequence[BatchAt], *, rolled: bool) -> AppendInfo:
+    """Return the result of a follower's append."""
     return AppendInfo(
         base_offset=batches[0].base_offset,
         last_offset=batches[-1].last_offset,

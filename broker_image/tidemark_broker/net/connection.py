@@ -1,7 +1,8 @@
 """Connection of one client: frames in, responses out in the order of the requests.
 
 Requests of a connection start in the order of their arrival. A request that waits for nothing is
-answered in the turn of the loop that receives it, every other one runs in a task. Several Produce
+answered in the turn of the loop that receives it. Every other one runs in a task, or is a
+:class:`Deferred` whose result is written in the turn that delivers it. Several Produce
 requests, whose responses are small, may be in flight up to a limit. Other requests run one at a
 time, since their responses would wait for the previous ones anyway. A response is held until all
 earlier ones are written, and those of one turn are written together. Reading pauses while a request
@@ -35,6 +36,7 @@ from tidemark_broker.admission.request_memory import (
 )
 from tidemark_broker.admission.response_memory import ResponseMemory, UnsentResponses
 from tidemark_broker.net.metrics import NetMetrics
+from tidemark_broker.tasks import Deferred
 
 logger = logging.getLogger(__name__)
 
@@ -54,9 +56,10 @@ _WRITE_PAUSE_S = 0.002
 #: Linux TCP states of a connection whose peer no longer sends: CLOSE and CLOSE_WAIT.
 _CLOSED_BY_PEER = frozenset({7, 8})
 
-#: Pieces of a response's frame, None for a request without a response; or the coroutine that waits
-#: for them.
-Served: TypeAlias = Sequence[bytes] | Coroutine[Any, Any, Sequence[bytes] | None] | None
+#: Pieces of a response's frame, None for a request without a response; or what delivers them later.
+Served: TypeAlias = (
+    Sequence[bytes] | Coroutine[Any, Any, Sequence[bytes] | None] | Deferred[Sequence[bytes]] | None
+)
 #: Serves a request frame, with the memory of its response. Raises FrameError for an unreadable
 #: frame, and CloseConnection to close the connection.
 Serve = Callable[[Frame, ResponseMemory], Served]
@@ -107,12 +110,14 @@ class _RequestInFlight:
 
     ``size`` is the memory of the request in bytes, ``memory`` that of the response. With
     ``is_alone`` the request is not a Produce, and at most one such request may be in flight. Once
-    it ``is_done``, ``pieces`` contains the response frame, None without one.
+    it ``is_done``, ``pieces`` contains the response frame, None without one. ``deferred`` delivers
+    it if no task does.
     """
 
     size: int
     memory: ResponseMemory
     is_alone: bool
+    deferred: Deferred[Sequence[bytes]] | None = None
     is_done: bool = False
     pieces: Sequence[bytes] | None = None
 
@@ -247,6 +252,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         )
         for request in self._in_flight:
             request.memory.set_reserved(0)
+            if request.deferred is not None:
+                request.deferred.cancel()
         self._arrived.clear()
         self._in_flight.clear()
         self.shared.budgets.requests.give(request_bytes)
@@ -442,14 +449,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         request = _RequestInFlight(weight(frame), memory, is_alone)
         self._reading.waits_for_request = self._reading.waits_for_request or is_alone
         self._in_flight.append(request)
-        # A small Produce that waits for nothing is answered here, every other request by a task.
-        # While a task has not started, later requests become tasks too, so that none overtakes it.
+        # A request that waits for nothing is answered here. While a task has not started, later
+        # requests become tasks too, so that none overtakes it.
         try:
-            if is_alone or self._starting:
-                self._starting += 1
-                served: Served = self._serve_in_turn(frame, memory)
-            else:
-                served = self._serve(frame, memory)
+            served: Served = (
+                self._serve_in_turn(frame, memory) if self._starting else self._serve(frame, memory)
+            )
         except Exception as error:  # noqa: BLE001 - ends the connection
             self._request_failed(error, request)
             return
@@ -457,14 +462,24 @@ class ServerConnection(asyncio.BufferedProtocol):
             task = self.shared.loop.create_task(served)
             self.tasks.add(task)
             task.add_done_callback(partial(self._finished, request))
+            # A Produce has taken its place in the order already.
+            if is_alone or self._starting:
+                self._starting += 1
+                self.shared.loop.call_soon(self._task_started)
+        elif isinstance(served, Deferred):
+            request.deferred = served
+            served.then(partial(self._delivered, request), partial(self._not_delivered, request))
         else:
             self._answered(request, served)
 
     async def _serve_in_turn(self, frame: Frame, memory: ResponseMemory) -> Sequence[bytes] | None:
         """Serve a request in a task, which starts after the earlier ones have started."""
-        self._starting -= 1
         served = self._serve(frame, memory)
-        return await served if isinstance(served, Coroutine) else served
+        return await served if isinstance(served, Coroutine | Deferred) else served
+
+    def _task_started(self) -> None:
+        """Count a task that has run up to its first wait, because it was scheduled before."""
+        self._starting -= 1
 
     def _is_large_request_muted(self) -> bool:
         """True if a large incomplete request must wait for a mute, during which it would only
@@ -500,18 +515,27 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not task.cancelled():
             error = task.exception()
             if error is None:
-                self._answered(request, task.result())
-                # One commit often ends the waits of many requests: all are written together.
-                if len(self._in_flight) == 1:
-                    self._write_ready()
-                elif not self._is_write_due:
-                    self._is_write_due = True
-                    self.shared.loop.call_soon(self._write_ready)
+                self._delivered(request, task.result())
             else:
                 self._request_failed(error, request)
         # After a close nothing is written any more, so the memory is returned here.
         if self.ended:
             request.memory.set_reserved(0)
+
+    def _delivered(self, request: _RequestInFlight, pieces: Sequence[bytes] | None) -> None:
+        """Write a response that was waited for, if no earlier one is missing."""
+        request.deferred = None
+        self._answered(request, pieces)
+        # One commit often ends the waits of many requests: all are written together.
+        if len(self._in_flight) == 1:
+            self._write_ready()
+        elif not self._is_write_due:
+            self._is_write_due = True
+            self.shared.loop.call_soon(self._write_ready)
+
+    def _not_delivered(self, request: _RequestInFlight, error: BaseException) -> None:
+        request.deferred = None
+        self._request_failed(error, request)
 
     def _answered(self, request: _RequestInFlight, pieces: Sequence[bytes] | None) -> None:
         # Marked only. ``_write_ready`` waits for the responses of earlier requests.

@@ -5,7 +5,7 @@ A peer is served once it has authenticated as a broker of the cluster (:mod:`tid
 
 import asyncio
 import functools
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from tidemark.tls.files import TlsFiles
@@ -15,7 +15,7 @@ from tidemark.wire.receiver import SCRATCH_BYTES, Frame
 from tidemark_broker.admission.connection_limits import ConnectionLimits
 from tidemark_broker.admission.request_memory import MemoryBudgets
 from tidemark_broker.admission.response_memory import ResponseMemory
-from tidemark_broker.net.connection import ListenerState, Serve, ServerConnection
+from tidemark_broker.net.connection import ListenerState, Serve, Served, ServerConnection
 from tidemark_broker.net.listener import BoundListener
 from tidemark_broker.net.metrics import NetMetrics
 
@@ -27,9 +27,7 @@ REQUEST_BYTES_MAX = 16 * 1024 * 1024
 class ServePeer(Protocol):
     """Handler of frames from an authenticated broker."""
 
-    def __call__(
-        self, frame: Frame, memory: ResponseMemory, peer: TlsIdentity
-    ) -> Coroutine[Any, Any, Sequence[bytes] | None]: ...
+    def __call__(self, frame: Frame, memory: ResponseMemory, peer: TlsIdentity) -> Served: ...
 
 
 class ReplicationServer(BoundListener):

@@ -230,3 +230,85 @@ async def test_no_client_has_more_than_half_of_the_operations() -> None:
     await _until_waiting(purgatory, 1)
     assert purgatory.cancel(["k"]) == 1
     await asyncio.gather(*tasks)
+
+
+async def test_a_callback_receives_the_end_once_in_the_turn_of_the_check() -> None:
+    purgatory = Purgatory()
+    ends: list[bool] = []
+    ready = False
+    operation = purgatory.when(["k"], lambda: ready, 30, ends.append, pytest.fail)
+    assert operation is not None
+    ready = True
+    purgatory.notify("k")
+    # Nothing is evaluated inside the code that notifies.
+    assert ends == []
+    await asyncio.sleep(0)
+    assert ends == [True]
+    assert purgatory.size == 0
+    # It has ended, so nothing ends it again.
+    assert not purgatory.give_up(operation)
+    assert purgatory.cancel(["k"]) == 0
+    assert ends == [True]
+
+
+async def test_a_callback_that_is_given_up_is_never_called() -> None:
+    purgatory = Purgatory()
+    operation = purgatory.when(["k"], lambda: True, 30, pytest.fail, pytest.fail)
+    assert operation is not None
+    purgatory.notify("k")
+    assert purgatory.give_up(operation)
+    await asyncio.sleep(0)
+    assert purgatory.size == 0
+    assert not purgatory.waiting("k")
+
+
+async def test_a_callback_may_end_and_start_operations_of_the_same_key() -> None:
+    purgatory = Purgatory()
+    ends: list[str] = []
+
+    def first(_: bool) -> None:
+        ends.append("first")
+        assert purgatory.cancel(["k"]) == 1
+        assert purgatory.when(["k"], lambda: True, 30, lambda _: ends.append("third"), pytest.fail)
+
+    purgatory.when(["k"], lambda: True, 30, first, pytest.fail)
+    purgatory.when(["k"], lambda: True, 30, lambda _: ends.append("second"), pytest.fail)
+    purgatory.notify("k")
+    await asyncio.sleep(0)
+    assert ends == ["first", "second"]
+    purgatory.notify("k")
+    await asyncio.sleep(0)
+    assert ends == ["first", "second", "third"]
+
+
+async def test_a_callback_receives_a_time_out_and_an_error_of_the_condition() -> None:
+    purgatory = Purgatory()
+    over: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    purgatory.when(["slow"], lambda: False, 0.01, over.set_result, pytest.fail)
+    assert await over is False
+    errors: list[Exception] = []
+
+    def broken() -> bool:
+        raise LookupError("no such partition")
+
+    purgatory.when(["k"], broken, 30, pytest.fail, errors.append)
+    purgatory.notify("k")
+    await asyncio.sleep(0)
+    assert [str(error) for error in errors] == ["no such partition"]
+    assert purgatory.size == 0
+
+
+async def test_a_quiet_key_of_a_watch_wakes_no_caller() -> None:
+    purgatory, watch = Purgatory(), Watch[str]()
+    purgatory.watch(watch, "quiet", "Q", wakes=False)
+    purgatory.watch(watch, "loud", "L")
+    ends: list[bool] = []
+    purgatory.when([watch], lambda: True, 30, ends.append, pytest.fail)
+    purgatory.notify("quiet")
+    await asyncio.sleep(0)
+    assert ends == []
+    purgatory.notify("loud")
+    await asyncio.sleep(0)
+    assert ends == [True]
+    # Both changes are in the watch.
+    assert list(watch.changed) == ["Q", "L"]

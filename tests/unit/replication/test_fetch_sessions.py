@@ -2,6 +2,7 @@
 as a full fetch."""
 
 import asyncio
+import itertools
 import random
 import threading
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from tests.unit.replication.replica_nodes import (
 from tidemark.tls.identity import TlsIdentity
 from tidemark_broker.log import NotCached, reading
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication.following import fetcher, follower_fetches
+from tidemark_broker.replication.following import fetch_responses, fetcher, follower_fetches
 from tidemark_broker.replication.following.fetcher import (
     FetcherContext,
     FetchLimits,
@@ -38,6 +39,7 @@ from tidemark_broker.replication.following.wire import (
 )
 from tidemark_broker.replication.partition import (
     Partition,
+    consumer_reads,
     isr_and_high_watermark,
     log_start,
     produce,
@@ -208,6 +210,45 @@ async def test_a_follower_reports_its_own_changes(node: Nodes) -> None:
     await pair.round()
     assert pair.line.named == [5]
     assert pair.progress(5).log_start_offset == 1
+
+
+async def test_the_quick_check_of_a_fetch_agrees_with_the_full_checks(node: Nodes) -> None:
+    """A fetch that passes has no error and no divergence, by the rules of the full checks."""
+    leader = node(1)
+    await leader.receive(row())
+    for _ in range(3):
+        await append(leader.partition)
+    await leader.receive(row(leader_epoch=1, partition_epoch=1))
+    for _ in range(3):
+        await append(leader.partition)
+    # Node 2 has everything, so the log may start at 2.
+    isr_and_high_watermark.follower_fetched(
+        leader.partition, 2, isr_and_high_watermark.FollowerFetch(6, 0, 0, 2, 6, leader.now_s)
+    )
+    log_start.raise_to(leader.partition, 2)
+    await leader.upkeep.checkpoint()
+    passed = 0
+    for epoch, last, offset, local_start, replica in itertools.product(
+        (-1, 0, 1, 2), (-1, 0, 1, 2), range(9), (0, 3), (2, 3)
+    ):
+        requested = ReplicaFetchPartition(
+            topic_id=TOPIC_ID,
+            partition=0,
+            current_leader_epoch=epoch,
+            fetch_offset=offset,
+            last_fetched_epoch=last,
+            log_start_offset=0,
+            local_log_start_offset=local_start,
+            tiered_epoch=0,
+            max_bytes=1,
+        )
+        if fetch_responses.is_in_step(leader.partition, replica, requested):
+            passed += 1
+            error = fetch_responses.check(leader.partition, replica, requested)
+            assert error is ErrorCode.none, requested
+            assert consumer_reads.diverging_end(leader.partition.log, offset, last) is None
+    # Offsets 2 to 6 in epoch 1, and without a known epoch.
+    assert passed == 10
 
 
 # ---------------------------------------------------------------- new leaders

@@ -1,7 +1,7 @@
 """Requests of leaders to coordinators on other brokers: pending ones are sent together."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -150,7 +150,9 @@ async def test_messages_between_brokers() -> None:
     answers = []
     for request, answer in ((inquiry, QueryCoordinatorResponse), (marker, WriteMarkersResponse)):
         frame = encode_request(request, 1, "broker 1")[4:]
-        pieces = await PrivateDispatcher(apis).serve(frame, room(), TlsIdentity("c", 1))
+        served = PrivateDispatcher(apis).begin(frame, room(), TlsIdentity("c", 1))
+        assert isinstance(served, Coroutine)
+        pieces = await served
         answers.append(decode_response(answer, b"".join(pieces)[4:])[1])
     assert received == [inquiry, marker]
     assert answers == [

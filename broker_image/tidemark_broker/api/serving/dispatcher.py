@@ -49,6 +49,7 @@ from tidemark_broker.api.topics import (
 from tidemark_broker.api.transactions import producer_transactions, transaction_admin
 from tidemark_broker.net.connection import Served
 from tidemark_broker.net.metrics import NetMetrics
+from tidemark_broker.tasks import Deferred
 
 #: Topics, partitions and other elements that one request of a client may contain.
 _CLIENT = MessageBounds(elements=20_000, string_bytes=STRING_BYTES_MAX)
@@ -361,10 +362,8 @@ class PrivateDispatcher:
         self._apis = {api.key: api for api in apis}
         self._metrics = metrics
 
-    async def serve(
-        self, frame: Frame, memory: ResponseMemory, peer: TlsIdentity
-    ) -> Sequence[bytes]:
-        """Serve a request of another broker, and return the response frame in pieces.
+    def begin(self, frame: Frame, memory: ResponseMemory, peer: TlsIdentity) -> Served:
+        """Serve a request of another broker at once, or return what serves the rest of it.
 
         ``peer`` is the broker that the TLS handshake has authenticated. Raises ``FrameError`` for
         an unknown request.
@@ -378,20 +377,54 @@ class PrivateDispatcher:
             raise FrameError(f"{api.name} version {version} is not supported; only 0 is")
         # A follower may name 200,000 partitions. Decoding that takes a thread of its own pool.
         request = large_messages.small(api.request, frame)
-        is_large = request is None
         if request is None:
-            request = await large_messages.decoded(
-                large_messages.in_peer_thread,
-                api.request,
-                frame,
-                _PEER,
-                spent=_ignore,
-            )
+            return self._large(api, frame, memory, peer)
+        if api.begin is None:
+            return self._handled(api, request, memory, peer, correlation_id, began_s)
+        begun = api.begin(request, peer, memory)
+        if not isinstance(begun, Deferred):
+            return self._pieces(begun, api, correlation_id, began_s)
+        # The answer is encoded in the turn that has it.
+        later = Deferred[Sequence[bytes]](begun.cancel)
+        begun.then(
+            lambda answer: later.deliver(self._pieces(answer, api, correlation_id, began_s)),
+            later.fail,
+        )
+        return later
+
+    async def _handled(
+        self,
+        api: PrivateApi[Any, Any],
+        request: Any,
+        memory: ResponseMemory,
+        peer: TlsIdentity,
+        correlation_id: int,
+        began_s: float,
+    ) -> Sequence[bytes]:
+        """Wait for the answer to a small request, and encode it."""
+        answer = await api.handler(request, peer, memory)
+        return self._pieces(answer, api, correlation_id, began_s)
+
+    def _pieces(
+        self, answer: Any, api: PrivateApi[Any, Any], correlation_id: int, began_s: float
+    ) -> Sequence[bytes]:
+        """Count an answered request, and return its response frame in pieces."""
+        if self._metrics is not None:
+            self._metrics.answered(api.name, 0, time.perf_counter() - began_s)
+        return encode_response_pieces(answer, correlation_id, api.answer)
+
+    async def _large(
+        self, api: PrivateApi[Any, Any], frame: Frame, memory: ResponseMemory, peer: TlsIdentity
+    ) -> Sequence[bytes]:
+        """Serve a request that is decoded, and whose answer is encoded, in a thread."""
+        began_s = time.perf_counter()
+        _, version, correlation_id = peek_request(frame)
+        request = await large_messages.decoded(
+            large_messages.in_peer_thread, api.request, frame, _PEER, spent=_ignore
+        )
         answer = await api.handler(request, peer, memory)
         if self._metrics is not None:
             self._metrics.answered(api.name, version, time.perf_counter() - began_s)
-        if not is_large:
-            return encode_response_pieces(answer, correlation_id, api.answer)
         return await large_messages.encoded(
             large_messages.in_peer_thread, answer, correlation_id, api.answer, spent=_ignore
         )

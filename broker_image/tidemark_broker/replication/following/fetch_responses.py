@@ -7,7 +7,7 @@ then divergence. The log start comes *before* divergence; records come last.
 from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import UNDEFINED_END, EpochEnd
-from tidemark_broker.log import NotCached, OffsetOutOfRange, StorageError, reading
+from tidemark_broker.log import OffsetOutOfRange, StorageError, reading
 from tidemark_broker.replication.following.follower_fetch_session import LeaderState
 from tidemark_broker.replication.following.wire import ReplicaFetchPartition, ReplicaFetchResult
 from tidemark_broker.replication.partition import (
@@ -89,42 +89,85 @@ def check(partition: Partition, replica_id: int, requested: ReplicaFetchPartitio
     return ErrorCode.none
 
 
-async def records(
+def is_in_step(partition: Partition, replica_id: int, requested: ReplicaFetchPartition) -> bool:
+    """Return whether a fetch passes :func:`check`, and the follower's log does not diverge.
+
+    It is True for nearly all fetches, and costs less than both: the follower's last record is of
+    the latest epoch, and its offset is in the leader's local log. False means that they decide.
+    """
+    leader, log, offset = partition.leader, partition.log, requested.fetch_offset
+    return (
+        leader is not None
+        and replica_id in leader.followers
+        and requested.last_fetched_epoch == log.epochs.latest_epoch
+        and log.local_log_start_offset <= offset <= log.next_offset
+        and requested.local_log_start_offset <= log.log_start_offset <= offset
+        and partition.check_leader(requested.current_leader_epoch) is ErrorCode.none
+    )
+
+
+def records(
     partition: Partition, requested: ReplicaFetchPartition, left: int
-) -> ReplicaFetchResult:
-    """Return a result with records from the follower's fetch offset, from memory or disk.
+) -> ReplicaFetchResult | None:
+    """Return a result with records from the follower's fetch offset, from memory.
 
     ``left``: bytes that the response may still take. The first batch is complete even if it is
-    larger, unless the response is full already.
+    larger, unless the response is full already. None is returned if there is nothing but offsets.
+    Raises :class:`NotCached` if the records are on the disk only (:func:`records_on_disk`).
     """
     log = partition.log
     # The response is full, or there is nothing new: only the offsets are sent.
     if left <= 0 or requested.fetch_offset >= log.next_offset:
-        return answer(partition, ErrorCode.none)
+        return None
     context = partition.context
     if not context.failures.may_try(partition.tp, context.monotonic()):
         return answer(partition, ErrorCode.kafka_storage_error)
-    offset, max_bytes, end = requested.fetch_offset, min(requested.max_bytes, left), log.next_offset
     try:
-        try:
-            read = reading.read_cached(
-                log, offset, max_bytes=max_bytes, up_to_offset=end, min_one=True
-            )
-        except NotCached:
-            read = await in_read_thread(
-                reading.read, log, offset, max_bytes=max_bytes, up_to_offset=end, min_one=True
-            )
-            # The leader may have changed during the disk read. The offsets in the response must be
-            # of the same leader epoch as the records.
-            error = partition.check_leader(requested.current_leader_epoch)
-            if error is not ErrorCode.none:
-                return answer(partition, error)
-    except OffsetOutOfRange:
-        return answer(partition, ErrorCode.offset_out_of_range)
-    except StorageError as error:
-        partition.storage_failed(error)
-        return answer(partition, ErrorCode.kafka_storage_error)
+        read = reading.read_cached(
+            log,
+            requested.fetch_offset,
+            max_bytes=min(requested.max_bytes, left),
+            up_to_offset=log.next_offset,
+            min_one=True,
+        )
+    except (OffsetOutOfRange, StorageError) as error:
+        return _unreadable(partition, error)
     return answer(partition, ErrorCode.none, records=read.data)
+
+
+async def records_on_disk(
+    partition: Partition, requested: ReplicaFetchPartition, max_bytes: int
+) -> ReplicaFetchResult:
+    """Return a result with records that :func:`records` has not found in memory.
+
+    They are read in a thread.
+    """
+    log = partition.log
+    try:
+        read = await in_read_thread(
+            reading.read,
+            log,
+            requested.fetch_offset,
+            max_bytes=max_bytes,
+            up_to_offset=log.next_offset,
+            min_one=True,
+        )
+    except (OffsetOutOfRange, StorageError) as failure:
+        return _unreadable(partition, failure)
+    # The leader may have changed during the disk read. The offsets in the response must be of the
+    # same leader epoch as the records.
+    error = partition.check_leader(requested.current_leader_epoch)
+    if error is not ErrorCode.none:
+        return answer(partition, error)
+    return answer(partition, ErrorCode.none, records=read.data)
+
+
+def _unreadable(partition: Partition, error: OffsetOutOfRange | StorageError) -> ReplicaFetchResult:
+    """Return the result for records that retention has deleted, or whose disk fails."""
+    if isinstance(error, OffsetOutOfRange):
+        return answer(partition, ErrorCode.offset_out_of_range)
+    partition.storage_failed(error)
+    return answer(partition, ErrorCode.kafka_storage_error)
 
 
 def refusal(requested: ReplicaFetchPartition, error: ErrorCode) -> ReplicaFetchResult:

@@ -108,8 +108,10 @@ class ReplicaFetchSession:
     def watch_over(self, cached: ReplicaCachedPartition, tp: TopicPartition) -> None:
         """Watch a hosted partition, so that each change makes it due."""
         cached.tp = tp
+        # The high watermark travels with the next records: no follower waits for it.
         for change in _WATCHED:
-            self._purgatory.watch(self.watch, (change, tp), cached)
+            wakes = change is not PartitionChange.HIGH_WATERMARK
+            self._purgatory.watch(self.watch, (change, tp), cached, wakes=wakes)
 
     def forget(self, key: TopicIdPartition) -> None:
         """Remove a partition that the follower no longer fetches."""

@@ -69,13 +69,27 @@ def advance_high_watermark(partition: Partition) -> None:
     leader = partition.leader
     if leader is None:
         return
-    # An ISR member without records above the high watermark decides it, as in half of the calls.
-    committed, followers = partition.log.high_watermark, leader.followers
-    isr = leader.row.isr
-    if any(node in followers and followers[node].next_offset <= committed for node in isr):
-        return
-    offset = isr_decisions.high_watermark(leader_view(partition, leader))
-    if offset > partition.log.high_watermark and partition.log.advance_high_watermark(offset):
+    log, followers, isr = partition.log, leader.followers, leader.row.isr
+    committed, offset, members = log.high_watermark, log.next_offset, 0
+    for node in isr:
+        progress = followers.get(node)
+        if progress is None:
+            continue
+        # An ISR member without records above the high watermark decides it, as in half of the
+        # calls.
+        if progress.next_offset <= committed:
+            return
+        members += 1
+        offset = min(offset, progress.next_offset)
+    # While all replicas are in the ISR their smallest log end is committed, as
+    # :func:`isr_decisions.high_watermark` finds. This is the path of each record.
+    if (
+        members < len(followers)
+        or len(isr) < partition.log.config.min_insync_replicas
+        or leader.row.has_eligible_leaders
+    ):
+        offset = isr_decisions.high_watermark(leader_view(partition, leader))
+    if offset > committed and log.advance_high_watermark(offset):
         partition.context.purgatory.notify((PartitionChange.HIGH_WATERMARK, partition.tp))
 
 
