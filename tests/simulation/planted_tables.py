@@ -75,7 +75,7 @@ TABLE_BUGS = (
     ),
     TableBug(
         "restores are not recorded",
-        _replaced("tidemark_pipeline.read.topic_survey.Survey._restores", lambda *_: ()),
+        _replaced("tidemark_pipeline.read.topic_survey.Survey.restores", lambda *_: ()),
     ),
     TableBug(
         "a restored topic begins one epoch above its heads",

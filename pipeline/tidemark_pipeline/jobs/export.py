@@ -11,7 +11,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.export_job import TopicsReport
 from tidemark.kafka_client.errors import KafkaError
+from tidemark.log_lineage import LogLineage, divergence
 from tidemark.tier.metadata.head import ManifestError
 from tidemark.tier.metadata.topics import TopicNotFound
 from tidemark.tier.stores.objects import StoreError
@@ -491,15 +492,29 @@ class TopicBatches:
         )
 
 
-def check_log_lineage(survey: Survey, parts: Iterable[Part], exported: Exported) -> None:
-    """Raise :class:`ExportError` if the topic has lost records that the table contains."""
+def check_log_lineage(survey: Survey, parts: Sequence[Part], exported: Exported) -> None:
+    """Raise :class:`ExportError` if the topic has lost records that the table contains.
+
+    ``parts``: those that are read. A restore from the tier may also have lost other partitions of
+    the table, if the tier had none of their records.
+    """
     at = {
         part: exported.position(part.partition)
         for part in parts
         if part.partition in exported.offsets
     }
     diverged = survey.divergences(at)
-    check_lineage(exported, {part.partition: lost_from for part, lost_from in diverged.items()})
+    lost = {part.partition: lost_from for part, lost_from in diverged.items()}
+    # The log of a partition that is not read, or is missing, cannot be queried. A recorded restore
+    # shows where it ended.
+    others = exported.offsets.keys() - {part.partition for part in parts}
+    restores = survey.restores(parts[0]) if parts and others else ()
+    for partition in others:
+        known = LogLineage(partition=partition, restores=restores)
+        lost_from = divergence(exported.position(partition), known)
+        if lost_from is not None:
+            lost[partition] = lost_from
+    check_lineage(exported, lost)
 
 
 def retry_late_workers(run: Callable[[], R]) -> R:

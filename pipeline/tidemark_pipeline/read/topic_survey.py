@@ -215,7 +215,7 @@ class Survey:
 
         That is the end of the log, and the start of the first epoch later than the position's.
         """
-        by_topic = {part.topic_id: self._restores(part) for part in positions}
+        by_topic = {part.topic_id: self.restores(part) for part in positions}
         # Without brokers the manifest's segments show where a later epoch starts.
         if self._brokers is None:
             self._load(list(positions))
@@ -251,7 +251,7 @@ class Survey:
             for part in positions
         }
 
-    def _restores(self, part: Part) -> tuple[Restore, ...]:
+    def restores(self, part: Part) -> tuple[Restore, ...]:
         """Return the restores of the topic, none if it is not in the tier or no tier is read."""
         if self._tier is None or part.topic_id is None:
             return ()

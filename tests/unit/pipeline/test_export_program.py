@@ -27,7 +27,13 @@ from tidemark_pipeline.export.export_progress import Exported, ExportError, Supe
 from tidemark_pipeline.export.table import RowCounts, Written
 from tidemark_pipeline.export.table_options import TableOptions
 from tidemark_pipeline.jobs import export_job
-from tidemark_pipeline.jobs.export import ExportProgress, Freshness, StartRules, TopicBatches
+from tidemark_pipeline.jobs.export import (
+    ExportProgress,
+    Freshness,
+    StartRules,
+    TopicBatches,
+    check_log_lineage,
+)
 from tidemark_pipeline.jobs.job_page import JobStatus, cpu_ms
 from tidemark_pipeline.read.positions import Extent
 from tidemark_pipeline.read.topic_source import topic_options
@@ -324,6 +330,25 @@ def test_partition_that_is_added_later_is_exported_from_its_log_start(tmp_path: 
         batches = TopicBatches(target, claimed, _Grown(read), rules, None, len, len)
         starts.append(batches.next_range().starts)
     assert starts == [{0: 10, 1: 10}, {0: 10, 1: 0}]
+
+
+def test_a_restore_that_lost_a_whole_partition_of_the_table_is_noticed(tmp_path: Path) -> None:
+    """The topic has the partition again once another one is added; its records are others."""
+    tier = SmallTier(tmp_path, uuid.uuid4())
+    tier.copy([b"v"] * 10)
+    exported = Exported(
+        "t",
+        str(tier.topic_id),
+        {0: 10, 1: 5},
+        leader_epochs=dict.fromkeys((0, 1), tier.by.leader_epoch),
+    )
+    read = topic_options({"topic": "t", "path": str(tmp_path)}, streaming=True)
+    # The tier does not know the partition yet, which is no loss.
+    with Survey(read) as survey:
+        check_log_lineage(survey, survey.parts(), exported)
+    tier.restore()
+    with Survey(read) as survey, pytest.raises(ExportError, match="t-1: the log has lost"):
+        check_log_lineage(survey, survey.parts(), exported)
 
 
 def test_the_time_of_the_tables_contents_is_before_the_query_of_the_end(tmp_path: Path) -> None:
