@@ -22,6 +22,7 @@ from tidemark_broker.broker import BrokerServer, Ready
 from tidemark_broker.config import BrokerConfig, load
 from tidemark_broker.config_entries import ConfigError
 from tidemark_broker.log import StorageError
+from tidemark_broker.net.server import keep_freed_memory
 from tidemark_broker.remote_log.remote_log_manager import RemoteLogManager
 from tidemark_broker.replication.hosting.log_directory import LogDirectory
 
@@ -161,6 +162,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (ConfigError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_CONFIG
+    # Before the first thread, which would get a heap for itself.
+    keep_freed_memory()
     # After each system call the event loop waits for the interpreter if another thread computes.
     sys.setswitchinterval(_SWITCH_S)
     # Unused keys are a warning only: files written for Kafka contain many of them.

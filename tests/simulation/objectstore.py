@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tests.simulation.clockwork import Clockwork
+from tidemark.records.batch import Buffer
 from tidemark.tier.metadata.manifest import ManifestStore
 from tidemark.tier.metadata.topics import TopicCatalog
 from tidemark.tier.open import Tier
@@ -24,6 +25,7 @@ from tidemark.tier.stores.objects import (
     UnfinishedUpload,
     Version,
     VersionedObject,
+    cut,
 )
 
 #: How many versions a head may go back.
@@ -142,6 +144,9 @@ class SimulatedStore:
 
     def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:
         return self.get(key).data[start:end_exclusive]
+
+    def get_parts(self, key: str, start: int, sizes: Sequence[int]) -> Sequence[Buffer]:
+        return cut(self.get_range(key, start, start + sum(sizes)), sizes)
 
     def put(self, key: str, data: bytes) -> None:
         try:

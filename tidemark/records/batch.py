@@ -164,9 +164,8 @@ def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
         position += header.size_bytes
 
 
-def compute_crc(buffer: Buffer, start: int, end: int) -> int:
-    """Return the CRC-32C of ``buffer[start:end]``."""
-    crc = 0
+def compute_crc(buffer: Buffer, start: int, end: int, crc: int = 0) -> int:
+    """Return the CRC-32C of ``buffer[start:end]``, which follows bytes with the CRC ``crc``."""
     for begin in range(start, end, _CRC_CHUNK_BYTES):
         # The library accepts only ``bytes``. Pieces bound the memory of the copy.
         piece = buffer[begin : min(begin + _CRC_CHUNK_BYTES, end)]
@@ -182,7 +181,11 @@ def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
             f"the batch at offset {header.base_offset} says {header.size_bytes} bytes, "
             f"{len(buffer) - position} are there"
         )
-    actual = compute_crc(buffer, position + CRC_COVERS_FROM, end)
+    require_crc(header, compute_crc(buffer, position + CRC_COVERS_FROM, end))
+
+
+def require_crc(header: BatchHeader, actual: int) -> None:
+    """Raise :class:`CorruptBatch` unless ``actual`` is the CRC that the header says."""
     if actual != header.crc:
         raise CorruptBatch(
             f"CRC of the batch at offset {header.base_offset} is {actual:#010x}, "

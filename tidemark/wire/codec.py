@@ -44,6 +44,7 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.records.split_bytes import SplitBytes
 from tidemark.wire.bounds import ANY, MessageBounds, Remaining
 
 Buffer = bytes | memoryview
@@ -73,10 +74,13 @@ class Pieces(list[bytes]):
         # A list that starts empty needs no call of its own initializer.
         self._joined: list[bytes] = []
 
-    def append_large(self, piece: bytes) -> None:
-        """Append a piece that is not copied."""
-        self._joined += (b"".join(self), piece)
-        self.clear()
+    def append_large(self, piece: Buffer) -> None:
+        """Append a piece that is not copied. Transports accept views like bytes."""
+        # Parts of the same bytes have nothing between them. The first piece is a small one.
+        if self or not self._joined:
+            self._joined.append(b"".join(self))
+            self.clear()
+        self._joined.append(typing.cast(bytes, piece))
 
     def joined(self) -> list[bytes]:
         """Return the message in few pieces, of which the first is a small one."""
@@ -252,10 +256,14 @@ def bytes_codec(*, flexible: bool) -> TypeCodec:
 
 
 def without_none(annotation: Any) -> tuple[Any, bool]:
-    """Return the type in an optional one, and whether it is optional."""
+    """Return the type in an optional one, and whether it is optional.
+
+    Bytes may be :class:`SplitBytes` instead, when they are written.
+    """
     if isinstance(annotation, types.UnionType):
-        (only,) = (a for a in typing.get_args(annotation) if a is not types.NoneType)
-        return only, True
+        args = typing.get_args(annotation)
+        (only,) = (a for a in args if a not in (types.NoneType, SplitBytes))
+        return only, types.NoneType in args
     return annotation, False
 
 
@@ -412,7 +420,10 @@ def _sized(lengths: _Lengths, *, is_string: bool, nullable: bool) -> TypeCodec:
         data = value.encode() if is_string else value
         out.append(write_length(len(data)))
         # Records are large, and are passed on as the object that the log returned.
-        if len(data) < LARGE_BYTES:
+        if isinstance(data, SplitBytes):
+            for part in data.parts():
+                out.append_large(part)
+        elif len(data) < LARGE_BYTES:
             out.append(data)
         else:
             out.append_large(data)

@@ -35,6 +35,7 @@ from tidemark.records.batch import (
     parse_header,
 )
 from tidemark.records.decode import UnpackLimits, decode_timestamps
+from tidemark.records.split_bytes import SplitBytes
 from tidemark.tier.metadata.cache import ByteCache
 from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.open import Tier
@@ -155,7 +156,7 @@ class SegmentReader:
 
     def read(
         self, offset: int, max_bytes: int, position: int | None = None
-    ) -> tuple[bytes, int, int]:
+    ) -> tuple[bytes | SplitBytes, int, int]:
         """Return whole batches from the one that contains ``offset``, in about ``max_bytes``.
 
         ``position``: byte at which the batch that begins with ``offset`` starts, None if it is not
@@ -169,10 +170,10 @@ class SegmentReader:
         line, first = self._find(offset) if position is None else self._start_at(offset, position)
         # A batch that is not loaded yet is left to the next read, for which it is a whole request.
         end = max(first.end, min(loaded_end, first.position + max_bytes))
-        data = self._bytes(first.position, end)
+        data = self._split(first.position, end)
         with self._caches.walking, self._caches.computing:
             size = line.check_batches(data, first.position)
-        return data[:size], line.expected, first.position + size
+        return data.first(size), line.expected, first.position + size
 
     def aborted(self, start: int, end: int) -> Sequence[AbortedTxn]:
         """Return this segment's aborted transactions with records in [start, end)."""
@@ -283,22 +284,18 @@ class SegmentReader:
         or a digest differs from the manifest.
         """
         segments, indexes = self._tier.segments, self._indexes()
-        frames = indexes.frames
-        start, end = self._bounds(run[0])[0], self._bounds(run[-1])[1]
-        stored = segments.fetch_stored(self._entry, start, end, frames)
+        frames, bounds = indexes.frames, [self._bounds(number) for number in run]
+        parts = segments.fetch_stored(self._entry, bounds, frames)
         self._caches.count(tier_table.STORE_READS, 1)
-        self._caches.count(tier_table.STORE_READ_BYTES, len(stored))
-        found, view, at = [], memoryview(stored), 0
+        self._caches.count(tier_table.STORE_READ_BYTES, sum(map(len, parts)))
+        found = []
         with self._caches.computing:
-            # Frames are verified by their own digests when they are decoded.
-            if frames is None:
-                self._check_pieces(start, end, stored, indexes.pieces)
-            for number in run:
-                begin, behind = self._bounds(number)
-                # A copy, so that the chunk can be evicted without the others of the request.
-                part = bytes(view[at : at + _stored_bytes(frames, begin, behind)])
-                at += len(part)
-                found.append((segments.decode(self._entry, part, begin, behind, frames), part))
+            for (start, end), stored in zip(bounds, parts, strict=True):
+                # Frames are verified by their own digests when they are decoded.
+                if frames is None:
+                    self._check_pieces(start, end, stored, indexes.pieces)
+                part = bytes(stored)
+                found.append((segments.decode(self._entry, part, start, end, frames), part))
         return found
 
     def _check_pieces(self, start: int, end: int, data: Buffer, pieces: Sequence[bytes]) -> None:
@@ -427,16 +424,15 @@ class SegmentReader:
         return _BatchPosition(position, size, base, base + last_delta, max_timestamp)
 
     def _bytes(self, start: int, end: int) -> bytes:
+        return bytes(self._split(start, end))
+
+    def _split(self, start: int, end: int) -> SplitBytes:
+        """Return bytes of the log without copying them from the chunks."""
         size = self._caches.chunk_bytes
         first, last = start // size, max(start, end - 1) // size
         self._load(first, last)
-        if first == last:
-            return self._chunks[first][start - first * size : end - first * size]
-        # Cut before joining, so that each byte is copied once.
-        parts = [memoryview(self._chunks[number]) for number in range(first, last + 1)]
-        parts[0] = parts[0][start - first * size :]
-        parts[-1] = parts[-1][: end - last * size]
-        return b"".join(parts)
+        chunks = [self._chunks[number] for number in range(first, last + 1)]
+        return SplitBytes(chunks, start - first * size, end - first * size)
 
     def _indexes(self) -> Indexes:
         return self._caches.indexes.get(self._entry.segment_id, self._load_indexes)

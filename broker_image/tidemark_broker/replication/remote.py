@@ -13,6 +13,7 @@ from prometheus_client.core import Metric
 
 from tidemark.logfiles.leader_epochs import EpochEntry
 from tidemark.logfiles.transaction_index import AbortedTxn
+from tidemark.records.split_bytes import SplitBytes
 from tidemark.tier.metadata.head import HeadPosition
 from tidemark.tiering import Tiering
 from tidemark_broker.log import ProducerBatch
@@ -93,7 +94,7 @@ class RemoteRead:
     ``next_offset`` follows them. ``aborted``: transactions that some of the records may be part of.
     """
 
-    data: bytes
+    data: bytes | SplitBytes
     next_offset: int
     aborted: Sequence[AbortedTxn] = ()
 

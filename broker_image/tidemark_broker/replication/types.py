@@ -9,6 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import EpochEnd
 from tidemark.logfiles.transaction_index import AbortedTxn
+from tidemark.records.split_bytes import SplitBytes
 from tidemark_broker.log import RecordError
 
 #: A partition by its topic's id; names may be reused, ids never are.
@@ -74,7 +75,7 @@ class FetchResult(NamedTuple):
     high_watermark: int = -1
     log_start_offset: int = -1
     last_stable_offset: int = -1
-    data: bytes = b""
+    data: bytes | SplitBytes = b""
     diverging: EpochEnd | None = None
     remote: RemoteFetchNeed | None = None
     from_disk: DiskReadNeed | None = None

@@ -112,7 +112,7 @@ from tidemark_broker.net import server
 def burst():
     responses = [b"r" * (8 * 1024 * 1024) for _ in range(14)]
 
-server._keep_freed_memory()
+server.keep_freed_memory()
 burst()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 burst()
@@ -120,6 +120,33 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     # The responses have 28,672 pages.
+    assert int(done.stdout) < 1_000
+
+
+def test_threads_reuse_the_memory_of_each_other() -> None:
+    """Responses of the tier are read in threads, and any of them may make the next one."""
+    program = """
+import resource
+from threading import Thread
+from tidemark_broker.net import server
+
+def burst():
+    responses = [b"r" * (1024 * 1024) for _ in range(28)]
+
+def in_thread():
+    thread = Thread(target=burst)
+    thread.start()
+    thread.join()
+
+server.keep_freed_memory()
+burst()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(4):
+    in_thread()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    # The responses of each thread have 7,168 pages.
     assert int(done.stdout) < 1_000
 
 

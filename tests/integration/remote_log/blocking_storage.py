@@ -41,10 +41,10 @@ class BlockingStorage(RemoteStorageManager):
         return super().copy_segment(entry, data)
 
     def fetch_stored(
-        self, entry: SegmentEntry, start: int, end: int, frames: Frames | None
-    ) -> Buffer:
+        self, entry: SegmentEntry, bounds: Sequence[tuple[int, int]], frames: Frames | None
+    ) -> Sequence[Buffer]:
         self._block("reads", entry)
-        return super().fetch_stored(entry, start, end, frames)
+        return super().fetch_stored(entry, bounds, frames)
 
     def delete(self, entries: Sequence[SegmentEntry]) -> None:
         self._block("deletions", *entries)

@@ -54,7 +54,7 @@ async def test_second_pass_makes_no_requests(make_cold: MakeHost) -> None:
     first = await host.read_tier(0, end)
     segments = len(host.live())
     # A chunk of each segment, which is smaller than a chunk, and its indexes.
-    assert requests == {"get_range": segments, "get": segments}
+    assert requests == {"get_parts": segments, "get": segments}
     requests.clear()
     assert await host.read_tier(0, end) == first
     assert not requests
@@ -77,7 +77,7 @@ async def test_readers_of_minio_make_one_request_for_each_chunk(
         # Different sizes, because requests of the same offset and size share one read anyway.
         reads = [host.read_tier(0, end, max_bytes=1000 + size) for size in range(8)]
         assert len({tuple(seen) for seen in await asyncio.gather(*reads)}) == 1
-        assert requests == {"get_range": segments, "get": segments}
+        assert requests == {"get_parts": segments, "get": segments}
     assert host.gauge(tier_table.CHUNK_FILE_ERRORS) == 0
 
 

@@ -138,7 +138,7 @@ class TestTheFirstFormat:
     async def read(self, host: TieredHost, offset: int, max_bytes: int = 10_000) -> list[int]:
         deadline_s = asyncio.get_running_loop().time() + 10
         found = await host.remote.read(host.partition, offset, max_bytes, deadline_s)
-        return [header.base_offset for _, header in iter_headers(found.data)]
+        return [header.base_offset for _, header in iter_headers(bytes(found.data))]
 
     @pytest.mark.parametrize("number", [0, 2, 5])
     async def test_batch_with_a_wrong_base_offset_is_corrupt(

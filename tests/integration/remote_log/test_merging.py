@@ -103,7 +103,7 @@ async def test_requests_of_a_merge_are_those_of_the_cost_model(host: TieredHost)
     await host.until(lambda: host.live() == [(0, 159)] and len(host.objects()) == 2)
     await host.until(lambda: len(host.head().entries) == 1)
     # Each part is read with two requests, and written with two for all of them.
-    assert (calls["get"], calls["get_range"]) == (8, 8)
+    assert (calls["get"], calls["get_parts"]) == (8, 8)
     assert (calls["put_stream"], calls["put"]) == (1, 1)
     # COPY_STARTED, COPY_FINISHED, and the end of the deletion. Reads of the head are few.
     assert host.head().version - 2 * 8 <= 6

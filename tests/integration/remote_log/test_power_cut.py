@@ -78,7 +78,7 @@ async def check_nothing_is_given_out_twice(host: TieredHost, end: int) -> None:
     # A new leader begins behind the tier's end, not behind its own log.
     assert first > end
     data = (await host.remote.read(host.partition, first, 3000, host.context.monotonic() + 10)).data
-    (header, *_) = (header for _, header in iter_headers(data) if header.next_offset > first)
+    (header, *_) = (header for _, header in iter_headers(bytes(data)) if header.next_offset > first)
     # The first record at the new offsets is one of the new leader.
     assert header.max_timestamp >= LATER_MS
     # Every record of the tier is still the one that was copied.

@@ -22,7 +22,7 @@ async def test_lookup_finds_records_that_move_to_the_tier(host: TieredHost) -> N
 
     # Two gates: readers of segments wait for one, uploads for the other.
     def before(name: str, key: str) -> None:
-        if name == "get_range" and key.endswith(".log"):
+        if name == "get_parts" and key.endswith(".log"):
             reading.append(key)
             assert may_read.wait(20)
         if name in ("put_stream", "put") and key.startswith("data/"):

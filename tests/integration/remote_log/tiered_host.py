@@ -322,7 +322,7 @@ class TieredHost:
             found = await self.remote.read(
                 self.partition, offset, max_bytes, asyncio.get_running_loop().time() + 10
             )
-            for _, header in iter_headers(found.data):
+            for _, header in iter_headers(bytes(found.data)):
                 # The first batch may begin below the requested offset, but never above it.
                 assert header.base_offset <= offset, "a hole"
                 offset = header.next_offset

@@ -159,6 +159,8 @@ class BucketStoreTests:
         assert store.get_range("a/b", 1, 3) == b"23"
         assert store.get_range("a/b", 3, 99) == b"45"
         assert store.get_range("a/b", 5, 99) == b""
+        assert list(store.get_parts("a/b", 1, [2, 1, 5, 5])) == [b"23", b"4", b"5", b""]
+        assert list(store.get_parts("a/b", 3, [9])) == [b"45"]
         # 16 MiB are uploaded in several parts, three bytes in one request.
         whole = b"0123456789abcdef" * (1 << 20)
         store.put_stream(

@@ -42,10 +42,10 @@ class CountingStorage(RemoteStorageManager):
     reads: list[tuple[int, int]]
 
     def fetch_stored(
-        self, entry: SegmentEntry, start: int, end: int, frames: Frames | None
-    ) -> Buffer:
-        self.reads.append((start // PIECE_BYTES, -(-(end - start) // PIECE_BYTES)))
-        return super().fetch_stored(entry, start, end, frames)
+        self, entry: SegmentEntry, bounds: Sequence[tuple[int, int]], frames: Frames | None
+    ) -> Sequence[Buffer]:
+        self.reads.append((bounds[0][0] // PIECE_BYTES, len(bounds)))
+        return super().fetch_stored(entry, bounds, frames)
 
 
 @dataclass
@@ -116,7 +116,7 @@ class CopiedSegment:
         data, next_offset, _ = SegmentReader(self.tier, self.caches, self.entry).read(
             offset, max_bytes, position
         )
-        headers = [header for _, header in iter_headers(data)]
+        headers = [header for _, header in iter_headers(bytes(data))]
         assert headers[-1].next_offset == next_offset
         return [header.base_offset for header in headers]
 

@@ -24,6 +24,7 @@ from tidemark.tier.stores.objects import (
     UnfinishedUpload,
     Version,
     VersionedObject,
+    cut,
 )
 from tidemark.tiering import Tiering, TieringState
 
@@ -98,6 +99,9 @@ class MemoryStore:
 
     def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:
         return self.get(key).data[start:end_exclusive]
+
+    def get_parts(self, key: str, start: int, sizes: Sequence[int]) -> Sequence[Buffer]:
+        return cut(self.get_range(key, start, start + sum(sizes)), sizes)
 
     def put(self, key: str, data: bytes) -> None:
         self.objects[key] = data
@@ -183,6 +187,9 @@ class FaultyStore:
         return self._call(
             "get_range", key, lambda: self._store.get_range(key, start, end_exclusive)
         )
+
+    def get_parts(self, key: str, start: int, sizes: Sequence[int]) -> Sequence[Buffer]:
+        return cut(self.get_range(key, start, start + sum(sizes)), sizes)
 
     def put(self, key: str, data: bytes) -> None:
         self._call("put", key, lambda: self._store.put(key, data))

@@ -26,6 +26,7 @@ def test_objects_round_trip(directory: DirectoryStore, tmp_path: Path) -> None:
     assert directory.get_range("a/b", 1, 3) == b"23"
     assert directory.get_range("a/b", 3, 99) == b"45"
     assert directory.get_range("a/b", 5, 99) == b""
+    assert list(directory.get_parts("a/b", 1, [2, 1, 5, 5])) == [b"23", b"4", b"5", b""]
     directory.put("a/b", b"6")
     assert directory.get("a/b").data == b"6"
 

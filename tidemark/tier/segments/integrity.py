@@ -33,6 +33,7 @@ from tidemark.records.batch import (
     iter_headers,
     parse_header,
 )
+from tidemark.records.split_bytes import SplitBytes
 from tidemark.tier.metadata.segment import DigestAlgorithm, SegmentEntry
 
 
@@ -239,7 +240,7 @@ class BatchLine:
                 f"with {end}"
             )
 
-    def check_batches(self, data: bytes, position: int) -> int:
+    def check_batches(self, data: SplitBytes, position: int) -> int:
         """Check batches of the log from ``position`` on that are to be served; return their bytes.
 
         :meth:`follow` has accepted the first one. A batch that ``data`` cuts is left out. Raises
@@ -247,11 +248,11 @@ class BatchLine:
         """
         size = 0
         try:
-            for begin, header in iter_headers(data):
+            for begin, header in data.headers():
                 if begin:
                     behind = header.base_offset + header.last_offset_delta
                     self.follow(header.base_offset, behind, position + begin, header.size_bytes)
-                check_crc(data, begin, header)
+                data.check_crc(begin, header)
                 self.check_epoch(header)
                 size = begin + header.size_bytes
         except CorruptBatch as error:

@@ -162,19 +162,21 @@ class RemoteStorageManager:
             return b""
         if frames is None and _has_frames(entry):
             frames = self.fetch_aux(entry).frames
-        stored = self.fetch_stored(entry, start, end, frames)
+        (stored,) = self.fetch_stored(entry, [(start, end)], frames)
         return self.decode(entry, stored, start, end, frames)
 
     def fetch_stored(
-        self, entry: SegmentEntry, start: int, end: int, frames: Frames | None
-    ) -> Buffer:
-        """Return the stored form of the bytes ``start`` to ``end`` of the segment's log.
+        self, entry: SegmentEntry, bounds: Sequence[tuple[int, int]], frames: Frames | None
+    ) -> Sequence[Buffer]:
+        """Return the stored form of consecutive parts of the segment's log, read in one request.
 
-        These are the bytes themselves, or all frames with any of them.
+        ``bounds``: start and end of each part in the log. The stored form is the bytes themselves,
+        or all frames with any of them. It is cut off at the object's end.
         """
         if frames is not None:
-            start, end = frames.stored_range(start, end)
-        return self._where(entry).get_range(entry.log_key, start, end)
+            bounds = [frames.stored_range(start, end) for start, end in bounds]
+        sizes = [end - start for start, end in bounds]
+        return self._where(entry).get_parts(entry.log_key, bounds[0][0], sizes)
 
     def decode(
         self, entry: SegmentEntry, stored: Buffer, start: int, end: int, frames: Frames | None

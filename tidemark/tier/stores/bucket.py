@@ -48,6 +48,7 @@ from tidemark.tier.stores.objects import (
     VersionedObject,
     check_key,
     check_prefix,
+    cut,
 )
 
 CONNECT_S = 3
@@ -211,6 +212,10 @@ class BucketStore:
                 break
             start = end
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def get_parts(self, key: str, start: int, sizes: Sequence[int]) -> Sequence[Buffer]:
+        """Return consecutive parts of the object, copied from one read of all of them."""
+        return cut(self.get_range(key, start, start + sum(sizes)), sizes)
 
     def put(self, key: str, data: bytes) -> None:
         """Write, over any existing object."""

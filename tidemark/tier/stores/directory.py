@@ -28,6 +28,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import accumulate
 from pathlib import Path
 
 from tidemark.reasons import Reason
@@ -80,6 +81,14 @@ class DirectoryStore:
             return b""
         with self._translated(key), self._open(key) as file:
             return _read_fully(file, start, end_exclusive - start)
+
+    def get_parts(self, key: str, start: int, sizes: Sequence[int]) -> Sequence[bytes]:
+        """Return consecutive parts of the object. Each is read into its own memory, not copied."""
+        with self._translated(key), self._open(key) as file:
+            ends = accumulate(sizes, initial=start)
+            return [
+                _read_fully(file, begin, size) for begin, size in zip(ends, sizes, strict=False)
+            ]
 
     def put(self, key: str, data: bytes) -> None:
         """Write atomically and durably."""

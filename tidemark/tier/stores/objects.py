@@ -17,6 +17,7 @@ Guarantees of every implementation:
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NewType, Protocol
 
 from tidemark.reasons import Reason
@@ -136,6 +137,13 @@ class ObjectStore(Protocol):
         Buffers of the store's client are not copied. Raises ObjectNotFound.
         """
 
+    def get_parts(self, key: str, start: int, sizes: Sequence[int]) -> Sequence[Buffer]:
+        """Return consecutive parts of the object from ``start`` on, in one request.
+
+        ``sizes``: their bytes. Parts are cut off at the object's end, and empty beyond it. Each one
+        has memory of its own, so that it can be kept without the others. Raises ObjectNotFound.
+        """
+
     def put(self, key: str, data: bytes) -> None:
         """Write, over any existing object."""
 
@@ -181,6 +189,14 @@ class ObjectStore(Protocol):
 
     def describe(self) -> str:
         """Return the store's location for messages, without secrets."""
+
+
+def cut(data: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
+    """Return consecutive parts of ``data`` as :meth:`ObjectStore.get_parts` does, as copies."""
+    if len(sizes) == 1:
+        return [data]
+    view, ends = memoryview(data), accumulate(sizes)
+    return [bytes(view[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
 
 
 def check_key(key: str) -> str:

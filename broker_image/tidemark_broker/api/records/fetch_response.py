@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.records.split_bytes import SplitBytes
 from tidemark_broker.api.endpoints import NO_LEADER, LeaderIdAndEpoch, NodeEndpoint, node_endpoints
 from tidemark_broker.api.fetch_session import FetchContext, PartitionRequest
 from tidemark_broker.api.schema import ThrottledAnswer
@@ -66,7 +67,7 @@ class PartitionData:
     current_leader: LeaderIdAndEpoch = NO_LEADER
     aborted_transactions: tuple[AbortedTransaction, ...] | None
     preferred_read_replica: int = -1
-    records: bytes
+    records: bytes | SplitBytes
 
 
 @dataclass(slots=True, kw_only=True)
