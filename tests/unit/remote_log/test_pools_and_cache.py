@@ -152,7 +152,7 @@ def test_request_joins_the_load_in_advance() -> None:
         # Another load in advance does not wait for it.
         cache.load_in_advance((1, 2), slowly)
         read = threads.submit(cache.get, 1, lambda: b"loaded twice")
-        while not cache._loading[1].is_requested:
+        while 1 not in cache._loading[1].requested:
             pass
         release.set()
         assert read.result(5) == bytes(5)

@@ -7,7 +7,7 @@ Values that are loaded in advance have a part of the limit for themselves until 
 Otherwise they would be evicted by values that other readers have just used for the last time.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from threading import Lock
 from typing import Generic, TypeVar
@@ -18,12 +18,12 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class _Load(Future[V]):
-    """Load in progress. ``is_requested``: False while it is only loaded in advance."""
+class _Load(Future[Mapping[K, V]]):
+    """Load in progress of several keys. Keys that are not ``requested`` are loaded in advance."""
 
-    def __init__(self, *, is_requested: bool) -> None:
+    def __init__(self, requested: Iterable[K] = ()) -> None:
         super().__init__()
-        self.is_requested = is_requested
+        self.requested = set(requested)
 
 
 class ByteCache(Generic[K, V]):
@@ -50,7 +50,7 @@ class ByteCache(Generic[K, V]):
         self._values: Lru[K, V] = Lru(limit_bytes)
         #: Values that are loaded in advance and not used yet. The oldest is evicted first.
         self._unused: Lru[K, V] = Lru(min(advance_bytes, limit_bytes))
-        self._loading: dict[K, _Load[V]] = {}
+        self._loading: dict[K, _Load[K, V]] = {}
         self._lock = Lock()
 
     @property
@@ -82,8 +82,8 @@ class ByteCache(Generic[K, V]):
         load. Raises the error of either load.
         """
         found: dict[K, V] = {}
-        own_loads: dict[K, _Load[V]] = {}
-        other_loads: dict[K, _Load[V]] = {}
+        own_keys: list[K] = []
+        other_loads: dict[K, _Load[K, V]] = {}
         # Decide under the lock which keys this thread loads; the loads themselves run outside of
         # it.
         with self._lock:
@@ -94,15 +94,16 @@ class ByteCache(Generic[K, V]):
                     found[key] = value
                 elif key in self._loading:
                     other_loads[key] = self._loading[key]
-                    other_loads[key].is_requested = True
+                    other_loads[key].requested.add(key)
                 else:
-                    self.misses += 1
-                    self._loading[key] = own_loads[key] = _Load(is_requested=True)
-        if own_loads:
-            found.update(self._load(own_loads, load))
+                    own_keys.append(key)
+            if own_keys:
+                own_load = self._claim(own_keys, requested=own_keys)
+        if own_keys:
+            found.update(self._load(own_keys, own_load, load))
         # Only now wait for other threads: waiting before loading could deadlock two threads that
         # need each other's keys.
-        found.update((key, future.result()) for key, future in other_loads.items())
+        found.update((key, other.result()[key]) for key, other in other_loads.items())
         return [found[key] for key in keys]
 
     def load_in_advance(
@@ -114,11 +115,9 @@ class ByteCache(Generic[K, V]):
         """
         with self._lock:
             missing = [key for key in keys if not self._has(key) and key not in self._loading]
-            self.misses += len(missing)
-            own_loads = {key: _Load[V](is_requested=False) for key in missing}
-            self._loading.update(own_loads)
-        if own_loads:
-            self._load(own_loads, load)
+            own_load = self._claim(missing)
+        if missing:
+            self._load(missing, own_load, load)
 
     def protect(self, key: K) -> None:
         """Treat a cached value as loaded in advance, because its next use is expected soon."""
@@ -137,34 +136,39 @@ class ByteCache(Generic[K, V]):
                 for key in [key for key in values if matches(key)]:
                     values.pop(key)
 
-    def _load(
-        self, own_loads: "Mapping[K, _Load[V]]", load: Callable[[Sequence[K]], Sequence[V]]
-    ) -> dict[K, V]:
-        """Load the keys that this thread has claimed, cache the values, and wake waiting threads.
+    def _claim(self, keys: Sequence[K], requested: Iterable[K] = ()) -> _Load[K, V]:
+        """Return the load of the keys, on which other threads may wait. Needs the lock."""
+        self.misses += len(keys)
+        own_load = _Load[K, V](requested)
+        self._loading.update(dict.fromkeys(keys, own_load))
+        return own_load
 
-        ``own_loads``: the future of each claimed key, on which other threads may wait.
-        """
+    def _load(
+        self,
+        keys: Sequence[K],
+        own_load: _Load[K, V],
+        load: Callable[[Sequence[K]], Sequence[V]],
+    ) -> Mapping[K, V]:
+        """Load the keys that this thread has claimed, cache the values, wake waiting threads."""
         try:
-            values = dict(zip(own_loads, load(tuple(own_loads)), strict=True))
+            values = dict(zip(keys, load(tuple(keys)), strict=True))
         # BaseException, because waiting threads would otherwise block for ever.
         except BaseException as error:
             # Forget the loads first, so that a thread that retries starts a load of its own.
             with self._lock:
-                for key in own_loads:
+                for key in keys:
                     del self._loading[key]
-            for future in own_loads.values():
-                future.set_exception(error)
+            own_load.set_exception(error)
             raise
-        # Cache the values before the futures resolve: a later request must not load them again.
+        # Cache the values before the future resolves: a later request must not load them again.
         with self._lock:
             for key, value in values.items():
                 del self._loading[key]
-                if own_loads[key].is_requested:
+                if key in own_load.requested:
                     self._keep(key, value)
                 else:
                     self._keep_unused(key, value)
-        for key, value in values.items():
-            own_loads[key].set_result(value)
+        own_load.set_result(values)
         return values
 
     def _has(self, key: K) -> bool:

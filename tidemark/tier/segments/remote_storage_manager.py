@@ -21,6 +21,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -374,10 +375,12 @@ def encode_custom_metadata(bucket: str, stored_bytes: int, log_bytes: int | None
     return json.dumps(fields, separators=(",", ":")).encode("utf-8")
 
 
+@lru_cache(maxsize=1024)
 def decode_custom_metadata(data: bytes) -> StoredSegment:
     """Return the content of a segment's custom metadata (KIP-917).
 
-    Raises StoreUnavailable, not retriable, for metadata of another storage manager.
+    Remembered, because each read of a segment needs it. Raises StoreUnavailable, not retriable,
+    for metadata of another storage manager.
     """
     # Another storage manager's metadata may be any bytes, so every failure means the same.
     try:

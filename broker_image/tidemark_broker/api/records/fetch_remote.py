@@ -45,9 +45,13 @@ async def read_remote(
     deadline_s = time.monotonic() + services.settings.remote_wait_ms / 1000
     if not _something_at_hand(reads):
         deadline_s = max(deadline_s, client_deadline_s)
-    async with asyncio.TaskGroup() as group:
-        for read, need in needed:
-            group.create_task(_fill(read, need, services.replicas.remote, deadline_s))
+    if len(needed) == 1:
+        # A task of its own would take longer than the rest of this function.
+        await _fill(*needed[0], services.replicas.remote, deadline_s)
+    else:
+        async with asyncio.TaskGroup() as group:
+            for read, need in needed:
+                group.create_task(_fill(read, need, services.replicas.remote, deadline_s))
     # The slowest read may have taken long, and the results of the others waited for it.
     for read, need in needed:
         read.result = _still_valid(read, need)
