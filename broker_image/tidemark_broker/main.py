@@ -39,6 +39,11 @@ LOW = 10_000
 #: Used if the hard limit is "unlimited", which kernels refuse for open files.
 _ENOUGH = 1_048_576
 
+#: Thresholds of Python's garbage collector. Reference counts free nearly everything, so there is
+#: little to find. A collection of all objects stops a broker with 5,000 connections for 0.2 s.
+#: With the defaults one follows 70,000 new objects, here a million. The others stay short.
+_COLLECTIONS = (2_000, 5, 100)
+
 
 def logs_allowed(limit: int) -> int:
     """Return how many logs with one open segment each fit under ``limit`` open files."""
@@ -118,9 +123,16 @@ def print_ready_line(ready: Ready) -> None:
     }
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
-    # Objects of the start live until the process ends. Freezing them shortens every collection.
+    # The start is over.
+    collect_rarely()
+
+
+def collect_rarely() -> None:
+    """Leave the objects of the start out of collections of garbage, and let full ones be rare."""
+    # They live until the process ends, so freezing them shortens every collection.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*_COLLECTIONS)
 
 
 async def serve(config: BrokerConfig) -> None:

@@ -171,3 +171,19 @@ def test_imported_objects_are_frozen_for_the_collector() -> None:
         (sys.executable, "-c", script), capture_output=True, text=True, timeout=60, check=True
     )
     assert finished.stdout.split() == ["True", "True", "False"]
+
+
+def test_a_broker_with_many_live_objects_rarely_looks_at_all_of_them() -> None:
+    """Half a million objects are what the connections and requests of 5,000 members add."""
+    script = (
+        "import gc\n"
+        "from tidemark_broker.main import collect_rarely\n"
+        "collect_rarely()\n"
+        "before = gc.get_stats()[2]['collections']\n"
+        "live = [[] for _ in range(500_000)]\n"
+        "print(gc.get_stats()[2]['collections'] - before, gc.get_stats()[1]['collections'] > 10)\n"
+    )
+    finished = subprocess.run(
+        (sys.executable, "-c", script), capture_output=True, text=True, timeout=60, check=True
+    )
+    assert finished.stdout.split() == ["0", "True"]

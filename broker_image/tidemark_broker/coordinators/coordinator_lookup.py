@@ -1,5 +1,6 @@
 """Lookup of the internal partition, and of the broker, that coordinates a group or transaction."""
 
+import functools
 import struct
 from collections.abc import Callable
 
@@ -60,6 +61,8 @@ class CoordinatorFinder:
 # both are interchangeable.
 
 _INT_MIN = -(2**31)
+#: Number and length of the ids whose hash is remembered: each request of a member needs it.
+_REMEMBERED, _REMEMBERED_LENGTH_MAX = 1024, 256
 
 
 def string_hash(text: str) -> int:
@@ -72,10 +75,13 @@ def string_hash(text: str) -> int:
     return value - 2**32 if value >= 2**31 else value
 
 
+_remembered_hash = functools.lru_cache(maxsize=_REMEMBERED)(string_hash)
+
+
 def partition_of(key: str, partitions: int) -> int:
     """Return the partition of a key.
 
     As in Kafka, the smallest integer maps to 0, since its absolute value overflows.
     """
-    value = string_hash(key)
+    value = string_hash(key) if len(key) > _REMEMBERED_LENGTH_MAX else _remembered_hash(key)
     return 0 if value == _INT_MIN else abs(value) % partitions

@@ -6,6 +6,7 @@ by keyword, all others by OID with the value in hex. The text must be identical,
 written for it.
 """
 
+import functools
 import ipaddress
 
 from cryptography import x509
@@ -26,6 +27,8 @@ _KEYWORDS = {
     NameOID.USER_ID: "UID",
 }
 _ESCAPED = frozenset(',=+<>#;"\\')
+#: Addresses whose form is remembered: each request of a large group needs that of its client.
+_HOSTS_MAX = 1024
 
 
 def of_user(name: str) -> str:
@@ -42,7 +45,11 @@ def host_of(peer: str) -> str:
     """Return the address of ``host:port`` in the form of ACLs: the shortest, IPv4 also from a
     dual-stack socket.
     """
-    host = peer.rpartition(":")[0].strip("[]").partition("%")[0]
+    return _canonical(peer.rpartition(":")[0].strip("[]").partition("%")[0])
+
+
+@functools.lru_cache(maxsize=_HOSTS_MAX)
+def _canonical(host: str) -> str:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
