@@ -210,13 +210,14 @@ class Purgatory:
 
     def notify(self, key: DelayedOperationKey) -> None:
         """Mark a change of the state behind ``key``. Nothing is evaluated here."""
-        watching = self._watches.get(key)
-        if watching is not None:
+        # Most appends have no waiter. Hashing a key costs more than these comparisons.
+        if self._watches and (watching := self._watches.get(key)) is not None:
             for watch, (name, wakes) in watching.items():
                 watch.changed[name] = None
                 if wakes:
                     self._mark(watch)
-        self._mark(key)
+        if self._by_key:
+            self._mark(key)
 
     def watch(
         self, watch: Watch[N], key: DelayedOperationKey, name: N, *, wakes: bool = True

@@ -30,6 +30,7 @@ NO_PRODUCER_ID = -1
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _EXTENT = struct.Struct(">qi")
+_INT32, _INT64 = struct.Struct(">i"), struct.Struct(">q")
 _CRC_CHUNK_BYTES = 256 * 1024
 
 _CODEC_MASK = 0x07
@@ -49,7 +50,8 @@ class TimestampType(enum.IntEnum):
     LOG_APPEND_TIME = 1
 
 
-_TIMESTAMP_TYPES = tuple(TimestampType)
+#: In variables, because this version of Python calls a function to read a member of an enumeration.
+CREATE_TIME, LOG_APPEND_TIME = _TIMESTAMP_TYPES = tuple(TimestampType)
 
 
 class BatchHeader(NamedTuple):
@@ -198,8 +200,8 @@ def restamp(
 ) -> None:
     """Write base offset and leader epoch in place; the CRC does not cover them."""
     # Both fields are in front of the CRC, so that followers can verify what producers sent.
-    struct.pack_into(">q", buffer, position, base_offset)
-    struct.pack_into(">i", buffer, position + 12, leader_epoch)
+    _INT64.pack_into(buffer, position, base_offset)
+    _INT32.pack_into(buffer, position + 12, leader_epoch)
 
 
 def set_log_append_time(

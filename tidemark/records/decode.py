@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tidemark.records.batch import (
+    CREATE_TIME,
     HEADER_BYTES,
+    LOG_APPEND_TIME,
     BatchHeader,
     Buffer,
     CorruptBatch,
-    TimestampType,
     parse_header,
 )
 from tidemark.records.codecs import UNPACKED_BYTES_MAX, UnpackedTooLarge, decompress
@@ -123,7 +124,7 @@ def scan_unpacked(header: BatchHeader, payload: bytes) -> Iterator[tuple[int, bo
     """Yield what :func:`scan_records` does, of the decompressed records of a batch."""
     position, end_of_all = 0, len(payload)
     # With LogAppendTime all records have the batch's timestamp.
-    own_times = header.timestamp_type is TimestampType.CREATE_TIME
+    own_times = header.timestamp_type is CREATE_TIME
     first_ms = header.base_timestamp
     for number in range(header.count):
         try:
@@ -220,7 +221,7 @@ def _offset(header: BatchHeader, delta: int) -> int:
 
 
 def _timestamp(header: BatchHeader, delta: int) -> int:
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+    if header.timestamp_type is LOG_APPEND_TIME:
         return header.max_timestamp
     return _int64(header.base_timestamp + delta)
 

@@ -171,7 +171,8 @@ class _ReadQueue:
         return False
 
     def remove(self, reader: FrameReader) -> None:
-        self.waiting.pop(reader, None)
+        if self.waiting:
+            self.waiting.pop(reader, None)
         if reader is self.current:
             self._end_read()
             self._read_next()

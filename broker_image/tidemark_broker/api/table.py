@@ -125,7 +125,7 @@ class Api(Generic[Q, A]):
 
     - ``handler`` returns None if the protocol has no answer
     - ``begin``: handler of a small request that returns its answer at once, or the function that
-      waits for it
+      waits for it. What it does at once counts for no client (``requesting_client``)
     - ``repeats``: the same for a request that the connection repeats
     - ``request`` and ``answer``, from the handler's annotations, have the fields of all versions,
       see :mod:`tidemark_broker.api.schema`

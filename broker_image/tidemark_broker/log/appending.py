@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from tidemark.logfiles.leader_epochs import UNKNOWN_EPOCH
 from tidemark.records.batch import (
     HEADER_BYTES,
+    LOG_APPEND_TIME,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     BatchHeader,
     Buffer,
     CorruptBatch,
-    TimestampType,
     parse_header,
     read_header,
     restamp,
@@ -47,6 +47,9 @@ from tidemark_broker.log.validation import (
     one_batch,
     runs_for_segments,
 )
+
+#: Batches up to this size are copied as a whole.
+_COPIED_BYTES = 1024
 
 
 def append_as_leader(
@@ -303,12 +306,17 @@ def _stamped(
     unchanged.
     """
     # LogAppendTime changes a field under the CRC, so the batch is copied as a whole.
-    if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
+    if config.message_timestamp_type is LOG_APPEND_TIME:
         copy = bytearray(data)
         set_log_append_time(copy, 0, header, now_ms)
         restamp(copy, 0, base_offset, leader_epoch)
         return [copy], now_ms
-    # Offset and epoch are outside the CRC: only the header is copied, the records are not.
+    # Offset and epoch are outside the CRC. A small batch is copied, and written as one buffer.
+    if len(data) <= _COPIED_BYTES:
+        copy = bytearray(data)
+        restamp(copy, 0, base_offset, leader_epoch)
+        return [copy], NO_TIMESTAMP
+    # Of others only the header is copied, the records are not.
     head = bytearray(data[:HEADER_BYTES])
     restamp(head, 0, base_offset, leader_epoch)
     return [head, memoryview(data)[HEADER_BYTES:]], NO_TIMESTAMP

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from tidemark.logfiles.leader_epochs import UNKNOWN_EPOCH
 from tidemark.records.batch import (
+    CREATE_TIME,
     HEADER_BYTES,
     LENGTH_OVERHEAD,
     MAGIC,
@@ -112,7 +113,7 @@ def is_quickly_read(data: Buffer) -> bool:
     if not HEADER_BYTES <= len(data) <= FEW_BYTES:
         return False
     _, count = _CRC_AND_COUNT.unpack_from(data)
-    return count <= FEW_RECORDS and codec_of(data) == Codec.NONE
+    return count <= FEW_RECORDS and not codec_of(data)
 
 
 def batch_contents(data: Buffer) -> BatchContents:
@@ -166,13 +167,13 @@ def check_plain_batch(data: Buffer, config: LogConfig, now_ms: int) -> BatchHead
     """
     if (
         not is_quickly_read(data)
-        or config.message_timestamp_type is not TimestampType.CREATE_TIME
+        or config.message_timestamp_type is not CREATE_TIME
         or config.compacts
     ):
         return None
     try:
         header = read_header(data)
-        size = header.size_bytes
+        size = header.length + LENGTH_OVERHEAD
         # No attributes: neither compressed, transactional, control, nor with another time.
         if (
             header.attributes

@@ -458,7 +458,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         except Exception as error:  # noqa: BLE001 - ends the connection
             self._request_failed(error, request)
             return
-        if isinstance(served, Coroutine):
+        # The first test is for speed: nearly all responses are lists.
+        if type(served) is not list and isinstance(served, Coroutine):
             task = self.shared.loop.create_task(served)
             self.tasks.add(task)
             task.add_done_callback(partial(self._finished, request))

@@ -23,11 +23,15 @@ _BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1
 
 
 class _Durations:
-    """Sum of the durations of an Api's requests, and how many are in each bucket."""
+    """Sum of the durations of an Api's requests, and how many are in each bucket.
 
-    __slots__ = ("in_bucket", "sum_s")
+    ``count`` has the number of requests of each version.
+    """
+
+    __slots__ = ("count", "in_bucket", "sum_s")
 
     def __init__(self) -> None:
+        self.count: dict[int, int] = {}
         self.sum_s = 0.0
         self.in_bucket = [0] * (len(_BUCKETS_S) + 1)
 
@@ -37,7 +41,6 @@ class NetMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.bytes_in = self.bytes_out = 0
-        self._requests: dict[tuple[str, int], int] = {}
         self._seconds: dict[str, _Durations] = {}
         registry.register(ReadOnlyCollector(self._collect))
         self.connections = gauge(broker_table.CONNECTIONS, registry)
@@ -48,11 +51,10 @@ class NetMetrics:
 
     def answered(self, api: str, version: int, seconds: float) -> None:
         """Count an answered request (with acks 0: a completed one)."""
-        key = (api, version)
-        self._requests[key] = self._requests.get(key, 0) + 1
         known = self._seconds.get(api)
         if known is None:
             known = self._seconds[api] = _Durations()
+        known.count[version] = known.count.get(version, 0) + 1
         known.sum_s += seconds
         known.in_bucket[bisect_left(_BUCKETS_S, seconds)] += 1
 
@@ -62,13 +64,18 @@ class NetMetrics:
 
     def _collect(self) -> Iterator[Family]:
         """Yield the metrics of requests and bytes, in the page's thread while the loop's counts."""
+        known_seconds = list(self._seconds.items())
         yield family(
             broker_table.REQUESTS,
-            {(api, str(version)): count for (api, version), count in list(self._requests.items())},
+            {
+                (api, str(version)): count
+                for api, known in known_seconds
+                for version, count in list(known.count.items())
+            },
         )
         yield durations(
             broker_table.REQUEST_SECONDS,
             _BUCKETS_S,
-            {(api,): (known.in_bucket, known.sum_s) for api, known in list(self._seconds.items())},
+            {(api,): (known.in_bucket, known.sum_s) for api, known in known_seconds},
         )
         yield family(broker_table.NETWORK_BYTES, {("in",): self.bytes_in, ("out",): self.bytes_out})

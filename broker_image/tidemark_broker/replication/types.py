@@ -12,6 +12,8 @@ from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.records.split_bytes import SplitBytes
 from tidemark_broker.log import RecordError
 
+#: In a variable, because Python calls a function to read a member of an enumeration.
+NO_ERROR = ErrorCode.none
 #: A partition by its topic's id; names may be reused, ids never are.
 TopicIdPartition = tuple[uuid.UUID, int]
 

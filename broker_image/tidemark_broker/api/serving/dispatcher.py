@@ -185,22 +185,19 @@ class Dispatcher:
         if client.has_quotas or client.order:
             return self.serve(frame, memory, client, client.order.take())
         call = Call(self._services, version, client, memory, frame_bytes=len(frame))
-        previous_client = requesting_client.set(client.identity)
-        try:
-            # Most requests of a client without linger are the same but for their records.
+        # Most requests of a client without linger are the same but for their records.
+        repeats, repeated, answer = api.repeats, None, None
+        if repeats is not None:
             repeated = client.repeats.find(frame, version)
-            answer: Any = None
-            if repeated is not None and api.repeats is not None:
-                answer = api.repeats.begin(*repeated, call, correlation_id)
-            if answer is None:
-                request = large_messages.small(api.request_type(version), frame)
-                if request is None:
-                    return self.serve(frame, memory, client, client.order.take())
-                answer = api.begin(request, call)
-                if repeated is None and api.repeats is not None and api.repeats.accepts(request):
-                    client.repeats.learn(frame, version, request, api.repeats.with_field)
-        finally:
-            requesting_client.reset(previous_client)
+            if repeated is not None:
+                answer = repeats.begin(*repeated, call, correlation_id)
+        if answer is None:
+            request = large_messages.small(api.request_type(version), frame)
+            if request is None:
+                return self.serve(frame, memory, client, client.order.take())
+            answer = api.begin(request, call)
+            if repeats is not None and repeated is None and repeats.accepts(request):
+                client.repeats.learn(frame, version, request, repeats.with_field)
         if callable(answer):
             return self._finish(answer, api, call, correlation_id, began_s)
         self._answered(api, version, began_s)

@@ -61,7 +61,7 @@ def advance_after_append(partition: Partition) -> None:
     if leader.followers or leader.row.has_eligible_leaders or partition.under_min_isr:
         advance_high_watermark(partition)
     elif partition.log.advance_high_watermark(partition.log.next_offset):
-        partition.context.purgatory.notify((PartitionChange.HIGH_WATERMARK, partition.tp))
+        partition.context.purgatory.notify(partition.high_watermark_key)
 
 
 def advance_high_watermark(partition: Partition) -> None:
@@ -90,7 +90,7 @@ def advance_high_watermark(partition: Partition) -> None:
     ):
         offset = isr_decisions.high_watermark(leader_view(partition, leader))
     if offset > committed and log.advance_high_watermark(offset):
-        partition.context.purgatory.notify((PartitionChange.HIGH_WATERMARK, partition.tp))
+        partition.context.purgatory.notify(partition.high_watermark_key)
 
 
 def after_change(partition: Partition) -> None:

@@ -163,7 +163,8 @@ class LeaderRole:
     @property
     def maximal_isr(self) -> frozenset[int]:
         """Committed members and those that a pending change adds."""
-        return frozenset(self.row.isr) | frozenset(self.pending or ())
+        isr = frozenset(self.row.isr)
+        return isr.union(self.pending) if self.pending else isr
 
     @property
     def electable(self) -> frozenset[int]:

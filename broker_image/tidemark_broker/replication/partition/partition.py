@@ -39,7 +39,7 @@ from tidemark_broker.replication.partition.state_file import StateWriter, Stored
 from tidemark_broker.replication.partition.storage_failures import StorageFailures
 from tidemark_broker.replication.remote import RemoteEnd, RemoteLog
 from tidemark_broker.replication.stall_detection import Stall
-from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
+from tidemark_broker.replication.types import NO_ERROR, TopicIdPartition, TopicPartition
 
 
 class Role(enum.Enum):
@@ -53,6 +53,10 @@ class Role(enum.Enum):
     FOLLOWER = enum.auto()
     LEADER = enum.auto()
     TAKING_OVER = enum.auto()
+
+
+#: See :data:`NO_ERROR`.
+_LEADER = Role.LEADER
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,6 +110,9 @@ class Partition:
         self.context = context
         self.log = log
         self.tp = TopicPartition(log.topic, log.partition)
+        #: Keys that each append notifies.
+        self.log_end_key = PartitionChange.LOG_END, self.tp
+        self.high_watermark_key = PartitionChange.HIGH_WATERMARK, self.tp
         #: Held by everything that changes the role or the log end.
         self.lock = ordered_async_lock(LockRank.REPLICA)
         self._file_lock = ordered_async_lock(LockRank.STATE_FILE)
@@ -198,7 +205,7 @@ class Partition:
     @property
     def is_leader(self) -> bool:
         """Whether the replica serves as leader now."""
-        return self.role is Role.LEADER
+        return self.role is _LEADER
 
     @property
     def has_leader_contact(self) -> bool:
@@ -295,7 +302,10 @@ class Partition:
     @property
     def under_min_isr(self) -> bool:
         """Whether the committed ISR is too small for acks=all."""
-        in_sync = len(self.isr)
+        return self.is_below_min_isr(len(self.isr))
+
+    def is_below_min_isr(self, in_sync: int) -> bool:
+        """Return whether an ISR of that size is too small for acks=all."""
         # The effective minimum is never above the configured one, which suffices mostly.
         return in_sync < self.log.config.min_insync_replicas and in_sync < self.min_isr
 
@@ -305,7 +315,7 @@ class Partition:
         """
         context = self.context
         # A broker that was paused for long enough may be superseded.
-        if self.role is not Role.LEADER or context.stall.must_be_silent(context.monotonic()):
+        if self.role is not _LEADER or context.stall.must_be_silent(context.monotonic()):
             return ErrorCode.not_leader_or_follower
         return self._check_epoch(current_leader_epoch)
 
@@ -319,7 +329,7 @@ class Partition:
 
     def _check_epoch(self, current_leader_epoch: int) -> ErrorCode:
         if current_leader_epoch in (-1, self.leader_epoch):
-            return ErrorCode.none
+            return NO_ERROR
         if current_leader_epoch < self.leader_epoch:
             return ErrorCode.fenced_leader_epoch
         return ErrorCode.unknown_leader_epoch

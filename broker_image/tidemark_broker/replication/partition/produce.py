@@ -5,8 +5,8 @@ result waits until the high watermark has passed the batch. If the ISR became to
 the data stays and the answer says so.
 """
 
-from collections.abc import Hashable
-from typing import NamedTuple
+from collections.abc import Callable, Hashable
+from functools import partial
 
 from kio.schema.errors import ErrorCode
 
@@ -34,7 +34,7 @@ from tidemark_broker.purgatory import PartitionChange
 from tidemark_broker.replication.partition import isr_and_high_watermark
 from tidemark_broker.replication.partition.partition import Partition
 from tidemark_broker.replication.threads import ThreadsBusy, in_record_thread
-from tidemark_broker.replication.types import ProduceResult
+from tidemark_broker.replication.types import NO_ERROR, ProduceResult
 
 ACKS_ALL = -1
 
@@ -78,15 +78,15 @@ def begin(
     for batches of the broker itself, which are not read.
     """
     reads = is_early is not None and _must_read(partition, data, is_early=is_early)
-    batch = _Batch(data, acks, origin, guard, reads)
+    append = partial(_append, partition, data, acks, reads=reads, origin=origin, guard=guard)
     # A batch of a peer with earlier waiting batches must queue after them.
     if peer in partition.append_order:
-        return DelayedAppend(partition, batch, partition.append_order.take(peer))
+        return DelayedAppend(partition, data, append, partition.append_order.take(peer))
     # The records of a large batch must be read first, in a thread.
     try:
-        return _append(partition, batch, None)
+        return append()
     except RecordsInDoubt:
-        return DelayedAppend(partition, batch, partition.append_order.take(peer))
+        return DelayedAppend(partition, data, append, partition.append_order.take(peer))
 
 
 def try_append(
@@ -101,10 +101,9 @@ def try_append(
     needs_thread = not is_quick and _must_read(partition, data, is_early=is_early)
     if needs_thread or peer in partition.append_order:
         return None
-    batch = _Batch(data, acks, AppendOrigin.CLIENT, None, is_quick)
     # The header of a larger batch may show that its records must be read.
     try:
-        return _append(partition, batch, None)
+        return _append(partition, data, acks, reads=is_quick)
     except RecordsInDoubt:
         return None
 
@@ -123,45 +122,44 @@ def _must_read(partition: Partition, data: bytes, *, is_early: bool) -> bool:
     )
 
 
-class _Batch(NamedTuple):
-    """Batch to append, with the arguments of :func:`begin`. ``reads``: its records are checked."""
-
-    data: bytes
-    acks: int
-    origin: AppendOrigin
-    guard: VerificationGuard | None
-    reads: bool
-
-
-def _append(partition: Partition, batch: _Batch, contents: BatchContents | None) -> ProduceResult:
+def _append(
+    partition: Partition,
+    data: bytes,
+    acks: int,
+    *,
+    reads: bool,
+    contents: BatchContents | None = None,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
+    guard: VerificationGuard | None = None,
+) -> ProduceResult:
     """Append a batch if the replica may accept it; return the result for the producer.
 
     ``contents`` are its records if they were read. Raises :class:`RecordsInDoubt` if they must be
     read first. Refused batches are remembered, so that no later one of the producer overtakes them.
     """
     # Retryable refusals come first: the batch itself is not examined for them.
-    refusal = _refusal(partition, batch.acks)
+    refusal = _refusal(partition, acks)
     if refusal is not None:
-        return _note_refused(partition, batch.data, refusal)
+        return _note_refused(partition, data, refusal)
     # Checked only if any batch was refused lately, which is rare.
     if len(partition.context.refused):
-        refusal = _overtaking(partition, batch.data)
+        refusal = _overtaking(partition, data)
         if refusal is not None:
             return refusal
     # The log checks the batch, stamps it with its offset and writes it.
     try:
         info = appending.append_as_leader(
             partition.log,
-            batch.data,
+            data,
             leader_epoch=partition.leader_epoch,
             now_ms=partition.context.wall_ms(),
             contents=contents,
-            origin=batch.origin,
-            guard=batch.guard,
-            reads=batch.reads,
+            origin=origin,
+            guard=guard,
+            reads=reads,
         )
     except LogError as error:
-        return _failed(partition, batch.data, error)
+        return _failed(partition, data, error)
     return _appended(partition, info)
 
 
@@ -212,7 +210,7 @@ async def acknowledged(
     """
     # Refused batches and acks 0 or 1 need no wait.
     appended = await begun.finish() if isinstance(begun, DelayedAppend) else begun
-    if acks != ACKS_ALL or appended.error is not ErrorCode.none:
+    if acks != ACKS_ALL or appended.error is not NO_ERROR:
         return appended
     return await _committed(partition, appended, timeout_ms, who)
 
@@ -221,7 +219,7 @@ def committed_now(
     partition: Partition, appended: ProduceResult, *, acks: int
 ) -> ProduceResult | None:
     """Return the final result of a batch that needs no further wait, None if it must wait."""
-    if acks != ACKS_ALL or appended.error is not ErrorCode.none:
+    if acks != ACKS_ALL or appended.error is not NO_ERROR:
         return appended
     if partition.log.high_watermark < appended.end_offset:
         return None
@@ -234,9 +232,13 @@ class DelayedAppend:
     :meth:`finish` or :meth:`give_up` it.
     """
 
-    def __init__(self, partition: Partition, batch: _Batch, place: Place) -> None:
+    def __init__(
+        self, partition: Partition, data: bytes, append: Callable[..., ProduceResult], place: Place
+    ) -> None:
+        """Create it for the batch ``data``. ``append`` is :func:`_append` of that batch."""
         self._partition = partition
-        self._batch = batch
+        self._data = data
+        self._append = append
         self._place = place
 
     def give_up(self) -> None:
@@ -248,20 +250,20 @@ class DelayedAppend:
 
         Its records are read in a thread if the append needs them.
         """
-        partition, batch = self._partition, self._batch
+        partition, data = self._partition, self._data
         try:
             await self._place.wait()
             try:
                 # The first attempt shows whether the records are needed, now that predecessors are
                 # appended.
-                return _append(partition, batch, None)
+                return self._append()
             except RecordsInDoubt:
-                contents = await in_record_thread(batch_contents, batch.data)
-                return _append(partition, batch, contents)
+                contents = await in_record_thread(batch_contents, data)
+                return self._append(contents=contents)
         except ThreadsBusy as error:
             # Clients retry REQUEST_TIMED_OUT; the batch was not appended.
             busy = ProduceResult(error=ErrorCode.request_timed_out, message=str(error))
-            return _note_refused(partition, batch.data, busy)
+            return _note_refused(partition, data, busy)
         except LogError as error:
             return _refused(partition, error)
         finally:
@@ -271,7 +273,7 @@ class DelayedAppend:
 def _refusal(partition: Partition, acks: int) -> ProduceResult | None:
     """Return the result for a batch that the replica cannot accept now, None if it can."""
     error = partition.check_leader()
-    if error is not ErrorCode.none:
+    if error is not NO_ERROR:
         return ProduceResult(error=error)
     if acks == ACKS_ALL and partition.under_min_isr:
         return ProduceResult(
@@ -321,12 +323,12 @@ def _appended(partition: Partition, info: AppendInfo) -> ProduceResult:
     context = partition.context
     # Wake fetches before the high watermark is recomputed: followers may proceed.
     context.failures.succeeded(partition.tp)
-    context.purgatory.notify((PartitionChange.LOG_END, partition.tp))
+    context.purgatory.notify(partition.log_end_key)
     if info.rolled:
         context.purgatory.notify((PartitionChange.SEGMENT_ROLLED, partition.tp))
     isr_and_high_watermark.advance_after_append(partition)
     return ProduceResult(
-        error=ErrorCode.none,
+        error=NO_ERROR,
         base_offset=info.base_offset,
         log_append_time_ms=info.log_append_time_ms,
         log_start_offset=partition.log.log_start_offset,
@@ -378,7 +380,7 @@ async def _committed(
 
     # A lost leadership also ends the wait: the new leader may have truncated the batch.
     in_time = await partition.context.purgatory.wait(
-        [(PartitionChange.HIGH_WATERMARK, partition.tp)], satisfied, timeout_ms / 1000, who=who
+        [partition.high_watermark_key], satisfied, timeout_ms / 1000, who=who
     )
     if not led():
         return appended._replace(error=ErrorCode.not_leader_or_follower, base_offset=-1)
@@ -389,6 +391,7 @@ async def _committed(
 
 def _result_once_committed(partition: Partition, appended: ProduceResult) -> ProduceResult:
     """Return the result of a committed batch: an error if the ISR has become too small for it."""
-    if partition.leader is not None and len(partition.leader.maximal_isr) < partition.min_isr:
+    leader = partition.leader
+    if leader is not None and partition.is_below_min_isr(len(leader.maximal_isr)):
         return appended._replace(error=ErrorCode.not_enough_replicas_after_append, base_offset=-1)
     return appended

@@ -48,7 +48,7 @@ class StorageFailures:
 
     def succeeded(self, tp: TopicPartition) -> None:
         """Clear the failure of a partition whose storage works."""
-        if self._backoffs.pop(tp, None) is not None:
+        if self._backoffs and self._backoffs.pop(tp, None) is not None:
             self._messages.pop(tp, None)
             logger.info("storage of %s works again", tp)
             self.changed()
@@ -61,7 +61,8 @@ class StorageFailures:
 
     def may_try(self, tp: TopicPartition, now_s: float) -> bool:
         """Return False during the pause after a failure."""
-        backoff = self._backoffs.get(tp)
+        # Nearly always there is none, and this is called for each append.
+        backoff = self._backoffs.get(tp) if self._backoffs else None
         return backoff is None or backoff.ready(now_s)
 
     def try_all_now(self) -> None:
