@@ -35,6 +35,11 @@ class SplitBytes:
     def __len__(self) -> int:
         return max(0, self._end - self._start)
 
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the buffers keep in memory."""
+        return self._ends[-1]
+
     def __bytes__(self) -> bytes:
         return self._joined(self._start, self._end)
 

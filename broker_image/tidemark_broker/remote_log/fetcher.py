@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from tidemark.lru import Lru
 from tidemark.metrics import tier_table
 from tidemark.reasons import Reason
+from tidemark.records.split_bytes import SplitBytes
 from tidemark.tier.metadata import queries
 from tidemark.tier.metadata.head import ManifestError
 from tidemark.tier.metadata.segment import SegmentEntry
@@ -522,7 +523,8 @@ def _newest_of(reader: SegmentReader, *, largest_ms: int, start_offset: int) -> 
 
 def _size_of(result: tuple[RemoteRead, _ReadEnd]) -> int:
     """Return the weight of a kept result; only reads are kept."""
-    return len(result[0].data)
+    data = result[0].data
+    return data.memory_bytes if isinstance(data, SplitBytes) else len(data)
 
 
 def _next_not_older(

@@ -55,6 +55,7 @@ def test_a_small_part_does_not_keep_large_buffers() -> None:
     most = data.first(len(LOG) - 1)
     assert isinstance(most, SplitBytes)
     assert bytes(most) == LOG[:-1]
+    assert len(most) < most.memory_bytes < 2 * len(most)
     # Buffers behind the part are not kept either.
     part = data.first(300 - SKIPPED)
     assert isinstance(part, SplitBytes)
