@@ -18,11 +18,11 @@ from pathlib import Path
 import uvloop
 
 from tidemark.configuration.table import unread_in_broker_file
+from tidemark.freed_memory import keep_freed_memory
 from tidemark_broker.broker import BrokerServer, Ready
 from tidemark_broker.config import BrokerConfig, load
 from tidemark_broker.config_entries import ConfigError
 from tidemark_broker.log import StorageError
-from tidemark_broker.net.server import keep_freed_memory
 from tidemark_broker.remote_log.remote_log_manager import RemoteLogManager
 from tidemark_broker.replication.hosting.log_directory import LogDirectory
 

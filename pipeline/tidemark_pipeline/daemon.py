@@ -12,6 +12,7 @@ import sys
 
 from pyspark import daemon
 
+from tidemark.freed_memory import keep_freed_memory
 from tidemark_pipeline.read.workers import drop_archive_importers
 
 #: The kind of worker that runs tasks; the other kinds plan them.
@@ -24,6 +25,8 @@ def main() -> None:
         # A planning worker loads no decoder: it needs the source alone.
         from tidemark_pipeline.read.task_execution import load_decoder
 
+        # Before the first thread, which would get a heap for itself.
+        keep_freed_memory()
         load_decoder()
     else:
         import tidemark_pipeline.source  # noqa: F401 - for those who are forked

@@ -25,6 +25,14 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_CHUNK_BYTES = 32 * 1024
 _FIRST_GUESS_BYTES = 64 * 1024
+#: Largest block of a frame by its header, which has independent blocks and nothing optional, as
+#: those of librdkafka and of Java clients. The last byte is the header's checksum.
+_LZ4_PLAIN = {
+    b"\x04\x22\x4d\x18\x60\x40\x82": 64 * 1024,
+    b"\x04\x22\x4d\x18\x60\x50\xfb": 256 * 1024,
+    b"\x04\x22\x4d\x18\x60\x60\x51": 1024 * 1024,
+    b"\x04\x22\x4d\x18\x60\x70\x73": 4 * 1024 * 1024,
+}
 #: How the library words a buffer that is too small (it has one error for everything).
 _BUFFER_FULL = "whole buffer"
 
@@ -97,6 +105,10 @@ def decompress_into(codec: int, data: bytes, buffer: memoryview) -> int | None:
 
     Returns None if the buffer is too small. Raises :class:`CorruptBatch` as :func:`decompress`.
     """
+    if codec == Codec.LZ4:
+        written = _single_lz4_block(data, buffer)
+        if written is not None:
+            return written
     # These codecs write to the buffer themselves, which saves the copies of a whole result.
     module = _MODULES.get(codec)
     if module is not None:
@@ -114,6 +126,26 @@ def decompress_into(codec: int, data: bytes, buffer: memoryview) -> int | None:
         return None
     buffer[: len(unpacked)] = unpacked
     return len(unpacked)
+
+
+def _single_lz4_block(data: bytes, buffer: memoryview) -> int | None:
+    """Decompress a frame of one block to ``buffer`` and return its size, None for any other frame.
+
+    Most producers' batches are such frames. The general decoder spends a third of its time on
+    preparing itself for the next block.
+    """
+    # The header, the size of the only block, and behind that block the end mark.
+    block_max = _LZ4_PLAIN.get(data[:7])
+    if block_max is None or data[-4:] != bytes(4):
+        return None
+    if int.from_bytes(data[7:11], "little") != len(data) - 15:
+        return None
+    room = min(block_max, len(buffer))
+    try:
+        return int(cramjam.lz4.decompress_block_into(data[11:-4], buffer, output_len=room))
+    # The general decoder says what is wrong, or that the buffer is too small.
+    except cramjam.DecompressionError:
+        return None
 
 
 def _decompress_bounded(kind: Codec, data: bytes, limit_bytes: int) -> bytes:

@@ -5,8 +5,6 @@ separate limits.
 """
 
 import asyncio
-import ctypes
-import logging
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
@@ -18,17 +16,10 @@ from tidemark_broker.net.connection import ListenerState, OpenSession, ServerCon
 from tidemark_broker.net.connections import Connections
 from tidemark_broker.net.listener import BoundListener
 
-logger = logging.getLogger(__name__)
-
 _BACKLOG = 1024
 #: Clients start in large numbers, often behind one address, unlike brokers.
 _HANDSHAKES = AcceptLimits(unauthenticated_max=1024, unauthenticated_per_address_max=256)
 _TLS_SHUTDOWN_S = 2.0
-#: Free memory that the C library keeps at the end of the heap: as much as responses may use by
-#: default. Above it, all free memory would be returned after each burst of large responses.
-_KEPT_BYTES = 128 * 1024 * 1024
-_LARGEST_FROM_HEAP_BYTES = 32 * 1024 * 1024  # glibc's upper limit
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
 
 class KafkaServer(BoundListener):
@@ -109,29 +100,3 @@ class KafkaServer(BoundListener):
         """Stop accepting, let running requests finish for ``grace_s`` seconds, then close."""
         if await self._stop_accepting():
             await self.connections.close(self._shared, grace_s)
-
-
-def keep_freed_memory() -> None:
-    """Keep freed buffers of requests in the process, if the C library is glibc.
-
-    Requests and responses are buffers of about a megabyte that live for milliseconds. By default
-    glibc requests each from the kernel and returns it, and the kernel fills every page with zeros:
-    a quarter to a third of the CPU time of producing, as measured.
-
-    All threads share one heap. By default each thread of the tier has its own, with its own freed
-    buffers: a read took a tenth more CPU time, and the process a third more memory. Small objects
-    are Python's own and need no lock of the heap. Call it before any thread starts: glibc reads
-    that limit once.
-    """
-    try:
-        # Other C libraries have no mallopt.
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return
-    mallopt.argtypes = (ctypes.c_int, ctypes.c_int)
-    kept = bool(
-        mallopt(_M_ARENA_MAX, 1)
-        and mallopt(_M_MMAP_THRESHOLD, _LARGEST_FROM_HEAP_BYTES)
-        and mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-    )
-    logger.debug("allocator keeps freed buffers: %s", kept)

@@ -150,7 +150,11 @@ OPTIONS = (
     ),
     Option("columns", "all", "columns to produce, separated by commas"),
     Option("bytesPerTask", str(64 * _MIB), "bytes of the tier that one task reads, about"),
-    Option("decodeThreads", "2", "threads of a task that decompress batches"),
+    Option(
+        "decodeThreads",
+        "1",
+        "threads of a task that decompress batches; more help a read of fewer tasks than cores",
+    ),
     Option("maxOffsetsPerTrigger", "", "streaming: approximate offsets of a micro-batch"),
     Option("maxBytesPerTrigger", "", "streaming: approximate bytes of a micro-batch"),
 )
@@ -258,7 +262,7 @@ def parse(
         fail_on_data_loss=_word(given, "failOnDataLoss", "true", "false"),
         columns=_columns(given, names),
         task_bytes=_number(given, "bytesPerTask", 64 * _MIB) or 1,
-        threads=min(_number(given, "decodeThreads", 2) or 1, _THREADS_MAX),
+        threads=min(_number(given, "decodeThreads", 1) or 1, _THREADS_MAX),
         limits=BatchLimits(
             _number(given, "maxOffsetsPerTrigger"), _number(given, "maxBytesPerTrigger")
         ),

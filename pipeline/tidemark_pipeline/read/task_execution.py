@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tidemark.freed_memory import keep_freed_memory
 from tidemark.kafka_client.errors import Unreachable
 from tidemark.records.batch import CorruptBatch, iter_headers
 from tidemark.records.builder import Record, build_batch
@@ -36,6 +37,8 @@ def read_planned(
     Raises :class:`~DataLoss`, :class:`CorruptData`, StoreUnavailable, Unreachable and
     ClusterRefused.
     """
+    # Each Arrow batch has buffers of megabytes, which the next one reuses.
+    keep_freed_memory()
     with DecodeThreads(options.threads) as threads:
         if isinstance(planned.task, TailTask):
             yield from _read_tail_task(options, planned.part, planned.task, since_ms, threads)

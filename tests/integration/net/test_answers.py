@@ -107,12 +107,12 @@ def test_memory_of_a_burst_of_responses_is_reused() -> None:
     """Otherwise the kernel fills each page with zeros again, which costs more than the reading."""
     program = """
 import resource
-from tidemark_broker.net import server
+from tidemark.freed_memory import keep_freed_memory
 
 def burst():
     responses = [b"r" * (8 * 1024 * 1024) for _ in range(14)]
 
-server.keep_freed_memory()
+keep_freed_memory()
 burst()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 burst()
@@ -128,7 +128,7 @@ def test_threads_reuse_the_memory_of_each_other() -> None:
     program = """
 import resource
 from threading import Thread
-from tidemark_broker.net import server
+from tidemark.freed_memory import keep_freed_memory
 
 def burst():
     responses = [b"r" * (1024 * 1024) for _ in range(28)]
@@ -138,7 +138,7 @@ def in_thread():
     thread.start()
     thread.join()
 
-server.keep_freed_memory()
+keep_freed_memory()
 burst()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(4):

@@ -1,9 +1,11 @@
 """Compression codecs: round trips, damage, and a limit that decompression bombs cannot exceed."""
 
+import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemark.records import codecs
 from tidemark.records.batch import CorruptBatch
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.codecs import Codec, compress, decompress, decompress_into
@@ -31,6 +33,34 @@ def test_a_bomb_is_rejected_at_the_limit(codec: Codec) -> None:
     assert len(decompress(codec, packed, limit_bytes=2_000_000)) == 2_000_000
     with pytest.raises(CorruptBatch):
         decompress(codec, packed, limit_bytes=1_999_999)
+
+
+@pytest.mark.parametrize("header", codecs._LZ4_PLAIN)
+def test_lz4_frame_of_one_block_is_read_as_the_general_decoder_reads_it(header: bytes) -> None:
+    """Most clients write such frames, without checksums of the contents."""
+    block_max = codecs._LZ4_PLAIN[header]
+
+    def frame(data: bytes) -> bytes:
+        block = bytes(cramjam.lz4.compress_block(data, store_size=False))
+        return header + len(block).to_bytes(4, "little") + block + bytes(4)
+
+    for data in (b"x", b"tidemark" * 100, bytes(block_max)):
+        buffer = bytearray(len(data))
+        assert bytes(cramjam.lz4.decompress(frame(data))) == data
+        assert codecs._single_lz4_block(frame(data), memoryview(buffer)) == len(data)
+        assert bytes(buffer) == data
+        assert decompress(Codec.LZ4, frame(data)) == data
+        assert decompress_into(Codec.LZ4, frame(data), memoryview(buffer)[1:]) is None
+    # What the general decoder rejects stays rejected: too large a block, and damage.
+    good = frame(b"tidemark" * 100)
+    for bad in (
+        frame(bytes(block_max + 1)),
+        good[:-1],
+        good[:6] + b"\0" + good[7:],
+        good[:11] + b"\xff" * 8 + good[19:],
+    ):
+        with pytest.raises(CorruptBatch):
+            decompress(Codec.LZ4, bad)
 
 
 @pytest.mark.parametrize("codec", PACKING)
