@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 class Deferred(Generic[T]):
@@ -34,6 +35,12 @@ class Deferred(Generic[T]):
     ) -> None:
         """Set the receivers of the result, and of an error instead of it."""
         self._receive, self._failed = receive, failed
+
+    def mapped(self, convert: Callable[[T], S]) -> "Deferred[S]":
+        """Return the converted result, which is delivered in the same turn."""
+        made: Deferred[S] = Deferred(self.cancel)
+        self.then(lambda result: made.deliver(convert(result)), made.fail)
+        return made
 
     def deliver(self, result: T) -> None:
         """Pass the result to the receiver, and an error of the receiver to ``failed``."""

@@ -108,15 +108,13 @@ class RepeatHandler(NamedTuple):
 
     - ``accepts``: return whether a request may be repeated
     - ``with_field``: return a request with another value of the field
-    - ``begin``: return the response frame for a correlation id, the function that waits for the
-      answer, or None if the request must be handled like any other
+    - ``begin``: return the response frame for a correlation id, what delivers it later, or
+      None if the request must be handled like any other
     """
 
     accepts: Callable[[Any], bool]
     with_field: Callable[[Any, bytes], Any]
-    begin: Callable[
-        [Repeat[Any, Any], bytes, Call, int], bytes | Callable[[], Awaitable[Any]] | None
-    ]
+    begin: Callable[[Repeat[Any, Any], bytes, Call, int], bytes | Deferred[bytes] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +122,9 @@ class Api(Generic[Q, A]):
     """One Kafka Api. Its key and name are those of the request in Kafka's message definitions.
 
     - ``handler`` returns None if the protocol has no answer
-    - ``begin``: handler of a small request that returns its answer at once, or the function that
-      waits for it. What it does at once counts for no client (``requesting_client``)
+    - ``begin``: handler of a small request that returns its answer at once, what delivers it
+      later, or the function that waits for it. What it does at once counts for no client
+      (``requesting_client``)
     - ``repeats``: the same for a request that the connection repeats
     - ``request`` and ``answer``, from the handler's annotations, have the fields of all versions,
       see :mod:`tidemark_broker.api.schema`
@@ -141,7 +140,9 @@ class Api(Generic[Q, A]):
     handler: Callable[[Q, Call], Awaitable[A | None]]
     _: KW_ONLY
     versions: tuple[int, int]
-    begin: Callable[[Q, Call], A | Callable[[], Awaitable[A | None]] | None] | None = None
+    begin: (
+        Callable[[Q, Call], A | Deferred[A] | Callable[[], Awaitable[A | None]] | None] | None
+    ) = None
     repeats: RepeatHandler | None = None
     in_order: bool = False
     open_ended: bool = False

@@ -58,7 +58,10 @@ _CLOSED_BY_PEER = frozenset({7, 8})
 
 #: Pieces of a response's frame, None for a request without a response; or what delivers them later.
 Served: TypeAlias = (
-    Sequence[bytes] | Coroutine[Any, Any, Sequence[bytes] | None] | Deferred[Sequence[bytes]] | None
+    Sequence[bytes]
+    | Coroutine[Any, Any, Sequence[bytes] | None]
+    | Deferred[Sequence[bytes] | None]
+    | None
 )
 #: Serves a request frame, with the memory of its response. Raises FrameError for an unreadable
 #: frame, and CloseConnection to close the connection.
@@ -117,7 +120,7 @@ class _RequestInFlight:
     size: int
     memory: ResponseMemory
     is_alone: bool
-    deferred: Deferred[Sequence[bytes]] | None = None
+    deferred: Deferred[Sequence[bytes] | None] | None = None
     is_done: bool = False
     pieces: Sequence[bytes] | None = None
 

@@ -21,7 +21,9 @@ from tidemark_broker.api.records import produce
 from tidemark_broker.api.serving.dispatcher import Dispatcher
 from tidemark_broker.api.table import Call
 from tidemark_broker.log import FIRST_BATCHES, LogConfig, is_sampled
+from tidemark_broker.replication.partition import isr_and_high_watermark
 from tidemark_broker.replication.threads import in_record_thread
+from tidemark_broker.tasks import Deferred
 
 Nodes = Callable[[int], ReplicaNode]
 
@@ -190,3 +192,33 @@ async def test_a_wrong_largest_timestamp_is_corrected(leader: ReplicaNode) -> No
     (part,) = await ProducerConnection(leader).send(bytes(understated))
     assert part.error_code is ErrorCode.none
     assert leader.bytes()[35:43] == T0.to_bytes(8, "big")
+
+
+async def test_a_produce_that_waits_for_replicas_is_answered_in_the_turn_of_the_commit(
+    node: Nodes,
+) -> None:
+    one = node(1)
+    await one.receive(row(leader=1, leader_epoch=1, partition_epoch=1, isr=(1, 2)))
+    connection = ProducerConnection(one)
+
+    def begun() -> Deferred[Any]:
+        body = kafka.produce(9, TOPIC, records(b"k"), acks=-1, topic_id=None)
+        request = kafka.request_as(produce.API.request_type(9), body)
+        later = produce.begin(request, Call(connection.shared, 9, connection.client, room()))
+        assert isinstance(later, Deferred)
+        return later
+
+    # A client that disconnects leaves nothing behind.
+    begun().cancel()
+    assert one.context.purgatory.size == 0
+    answers: list[Any] = []
+    begun().then(answers.append, pytest.fail)
+    # The follower has both batches now.
+    isr_and_high_watermark.follower_fetched(
+        one.partition, 2, isr_and_high_watermark.FollowerFetch(2, 0, 0, 2, 2, one.now_s)
+    )
+    assert answers == []
+    await asyncio.sleep(0)
+    (answer,) = answers
+    assert answer.responses[0].partition_responses[0].base_offset == 1
+    assert one.context.purgatory.size == 0

@@ -68,6 +68,7 @@ from tidemark_broker.net.connection import CloseConnection
 from tidemark_broker.replication.partition import Partition, produce
 from tidemark_broker.replication.partition.produce import DelayedAppend
 from tidemark_broker.replication.types import ProduceResult, TopicPartition
+from tidemark_broker.tasks import Deferred
 from tidemark_broker.transactions import verification
 from tidemark_broker.transactions.core.metadata import Producer
 
@@ -199,40 +200,51 @@ async def handle(request: ProduceRequest, call: Call) -> ProduceResponse | None:
     Return None (no response) with acks 0.
     """
     begun = begin(request, call)
+    if isinstance(begun, Deferred):
+        # The connection's next request may start, since this batch has its place in the log.
+        if call.place is not None:
+            call.place.leave()
+        return await begun
     return await begun() if callable(begun) else begun
 
 
-def begin(request: ProduceRequest, call: Call) -> ProduceResponse | _Wait:
-    """Handle a request without a wait if possible; otherwise return the function that waits.
+def begin(
+    request: ProduceRequest, call: Call
+) -> ProduceResponse | Deferred[ProduceResponse] | _Wait:
+    """Handle a request without a wait if possible; otherwise return what waits.
 
     A client without linger usually sends one batch per request. It is appended here.
     """
     records = _only_records(request)
     if records is not None and call.quotas is None and is_repeatable(request):
         result = _append_one(request, records, call)
+        if isinstance(result, Deferred):
+            return result.mapped(partial(_answer_one, request, call))
         if result is not None:
-            return result if callable(result) else _answer_one(request, call, result)
+            return _answer_one(request, call, result)
     return _append_later(request, call)
 
 
 def begin_repeat(
     repeat: ProduceRepeat, records: bytes, call: Call, correlation_id: int
-) -> bytes | _Wait | None:
+) -> bytes | Deferred[bytes] | None:
     """Append the batch of a request that repeats an earlier one, as :func:`begin` does.
 
-    Return the frame of the response, or the function that waits for it. None if the batch was not
+    Return the frame of the response, or what delivers it later. None if the batch was not
     appended, because it is not a simple one: :func:`begin` must handle the request.
     """
     result = _append_one(repeat.request, records, call)
-    if result is None or callable(result):
-        return result
+    if result is None:
+        return None
+    if isinstance(result, Deferred):
+        return result.mapped(lambda made: _response_frame(repeat, made, call, correlation_id))
     return _response_frame(repeat, result, call, correlation_id)
 
 
 def _append_one(
     request: ProduceRequest, records: bytes, call: Call
-) -> ProduceResult | _Wait | None:
-    """Append the only batch of a request, and return its result if no wait is needed.
+) -> ProduceResult | Deferred[ProduceResult] | None:
+    """Append the only batch of a request, and return its result, or what delivers it later.
 
     None if it is appended by :func:`_append_later`: it is part of a transaction, its records must
     be read in a thread, or an earlier batch waits for that.
@@ -264,7 +276,12 @@ def _append_one(
     client.batches_sent += 1
     committed = produce.committed_now(partition, appended, acks=acks)
     if committed is None:
-        return partial(_answer_once_committed, request, call, partition, appended)
+        return produce.once_committed(
+            partition,
+            appended,
+            timeout_ms=_timeout_ms(request, call),
+            who=client.identity,
+        )
     return committed
 
 
@@ -300,23 +317,6 @@ def _append_later(request: ProduceRequest, call: Call) -> _Wait:
     if call.place is None:
         call.place = call.client.order.take()
     return partial(_append_all, request, call)
-
-
-async def _answer_once_committed(
-    request: ProduceRequest, call: Call, partition: Partition, appended: ProduceResult
-) -> ProduceResponse:
-    """Answer a request whose only batch is appended, once enough replicas have it."""
-    # The connection's next request may start, since this batch has its place in the log.
-    if call.place is not None:
-        call.place.leave()
-    result = await produce.acknowledged(
-        partition,
-        appended,
-        acks=request.acks,
-        timeout_ms=_timeout_ms(request, call),
-        who=call.client.identity,
-    )
-    return _answer_one(request, call, result)
 
 
 async def _append_all(request: ProduceRequest, call: Call) -> ProduceResponse | None:

@@ -186,7 +186,8 @@ class Dispatcher:
             return self.serve(frame, memory, client, client.order.take())
         call = Call(self._services, version, client, memory, frame_bytes=len(frame))
         # Most requests of a client without linger are the same but for their records.
-        repeats, repeated, answer = api.repeats, None, None
+        repeats, repeated = api.repeats, None
+        answer: Any = None
         if repeats is not None:
             repeated = client.repeats.find(frame, version)
             if repeated is not None:
@@ -198,8 +199,23 @@ class Dispatcher:
             answer = api.begin(request, call)
             if repeats is not None and repeated is None and repeats.accepts(request):
                 client.repeats.learn(frame, version, request, repeats.with_field)
+        if isinstance(answer, Deferred):
+            return answer.mapped(
+                lambda made: self._pieces(made, api, version, correlation_id, began_s)
+            )
         if callable(answer):
             return self._finish(answer, api, call, correlation_id, began_s)
+        return self._pieces(answer, api, version, correlation_id, began_s)
+
+    def _pieces(
+        self,
+        answer: Any,
+        api: Api[Any, Any],
+        version: int,
+        correlation_id: int,
+        began_s: float,
+    ) -> Sequence[bytes] | None:
+        """Count an answered request, and return its response frame in pieces."""
         self._answered(api, version, began_s)
         if isinstance(answer, bytes):
             return [answer]
@@ -382,12 +398,7 @@ class PrivateDispatcher:
         if not isinstance(begun, Deferred):
             return self._pieces(begun, api, correlation_id, began_s)
         # The answer is encoded in the turn that has it.
-        later = Deferred[Sequence[bytes]](begun.cancel)
-        begun.then(
-            lambda answer: later.deliver(self._pieces(answer, api, correlation_id, began_s)),
-            later.fail,
-        )
-        return later
+        return begun.mapped(lambda answer: self._pieces(answer, api, correlation_id, began_s))
 
     async def _handled(
         self,

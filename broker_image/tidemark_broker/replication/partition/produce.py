@@ -5,6 +5,7 @@ result waits until the high watermark has passed the batch. If the ISR became to
 the data stays and the answer says so.
 """
 
+import asyncio
 from collections.abc import Callable, Hashable
 from functools import partial
 
@@ -35,6 +36,7 @@ from tidemark_broker.replication.partition import isr_and_high_watermark
 from tidemark_broker.replication.partition.partition import Partition
 from tidemark_broker.replication.threads import ThreadsBusy, in_record_thread
 from tidemark_broker.replication.types import NO_ERROR, ProduceResult
+from tidemark_broker.tasks import Deferred
 
 ACKS_ALL = -1
 
@@ -212,7 +214,7 @@ async def acknowledged(
     appended = await begun.finish() if isinstance(begun, DelayedAppend) else begun
     if acks != ACKS_ALL or appended.error is not NO_ERROR:
         return appended
-    return await _committed(partition, appended, timeout_ms, who)
+    return await once_committed(partition, appended, timeout_ms=timeout_ms, who=who)
 
 
 def committed_now(
@@ -363,30 +365,45 @@ def _overtaking(partition: Partition, data: bytes) -> ProduceResult | None:
     )
 
 
-async def _committed(
-    partition: Partition, appended: ProduceResult, timeout_ms: int, who: Hashable
-) -> ProduceResult:
-    """Wait until an appended batch is committed; return the result for acks=all.
+def once_committed(
+    partition: Partition, appended: ProduceResult, *, timeout_ms: int, who: Hashable = None
+) -> Deferred[ProduceResult]:
+    """Wait until an appended batch is committed, and deliver the result for acks=all.
 
-    ``timeout_ms``: the request's timeout. ``who``: the client, for the purgatory's limits. After an
-    error the batch stays in the log, as in Kafka.
+    It is delivered in the turn of the loop that wakes the waiting operations. ``timeout_ms``: the
+    request's timeout. ``who``: the client, for the purgatory's limits. After an error the batch
+    stays in the log, as in Kafka.
     """
+    later: Deferred[ProduceResult] = Deferred()
 
-    def led() -> bool:
+    def is_led() -> bool:
         return partition.is_leader and partition.leader_epoch == appended.leader_epoch
 
-    def satisfied() -> bool:
-        return not led() or partition.log.high_watermark >= appended.end_offset
-
     # A lost leadership also ends the wait: the new leader may have truncated the batch.
-    in_time = await partition.context.purgatory.wait(
-        [partition.high_watermark_key], satisfied, timeout_ms / 1000, who=who
-    )
-    if not led():
-        return appended._replace(error=ErrorCode.not_leader_or_follower, base_offset=-1)
-    if not in_time:
-        return appended._replace(error=ErrorCode.request_timed_out, base_offset=-1)
-    return _result_once_committed(partition, appended)
+    def satisfied() -> bool:
+        return not is_led() or partition.log.high_watermark >= appended.end_offset
+
+    def ended(in_time: bool) -> None:
+        if not is_led():
+            result = appended._replace(error=ErrorCode.not_leader_or_follower, base_offset=-1)
+        elif not in_time:
+            result = appended._replace(error=ErrorCode.request_timed_out, base_offset=-1)
+        else:
+            result = _result_once_committed(partition, appended)
+        later.deliver(result)
+
+    purgatory, is_over = partition.context.purgatory, satisfied()
+    operation = None
+    if not is_over:
+        keys = (partition.high_watermark_key,)
+        timeout_s = max(timeout_ms, 0) / 1000
+        operation = purgatory.when(keys, satisfied, timeout_s, ended, later.fail, who=who)
+    # It is committed already, or the purgatory is full.
+    if operation is None:
+        later.given_up_by(asyncio.get_running_loop().call_soon(ended, is_over).cancel)
+    else:
+        later.given_up_by(partial(purgatory.give_up, operation))
+    return later
 
 
 def _result_once_committed(partition: Partition, appended: ProduceResult) -> ProduceResult:
