@@ -149,7 +149,7 @@ class Clients:
                 found = await manager.read(partition, offset, answer.remote.max_bytes, deadline_s)
             except (RemoteOffsetOutOfRange, RemoteUnavailable, TimeoutError):
                 return
-            data = found.data
+            data = bytes(found.data)
             if too_late and data:
                 checks.fail("8", f"{key}: broker {process.node_id} read {offset} after the Delete")
         checks.consumed(key, data, remote=remote, node=process.node_id, epoch=epoch)
