@@ -103,7 +103,10 @@ class Repeats(Generic[Q, R]):
         request_type: Any = type(request)
         codec = bytes_codec(flexible=request_type.__flexible__)
         # The codec leaves a large value apart, which shows the bytes in front of it and behind it.
-        front, _, *behind = body_pieces(with_field(request, _LARGE), request_type)
+        front, large, *behind = body_pieces(with_field(request, _LARGE), request_type)
+        # A long name is left apart as well, and is in front of the field.
+        if large is not _LARGE:
+            return
         front = front[: len(front) - len(_prefix(codec))]
         start = request_body(frame, flexible=request_type.__flexible__)
         end = start + len(front)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.effort import examples
 from tests.unit.api import api_requests as kafka
 from tidemark.wire import repeats
+from tidemark.wire.codec import LARGE_BYTES
 from tidemark.wire.framing import FrameError, decode_request, encode_request, peek_request
 from tidemark.wire.receiver import Frame
 from tidemark.wire.repeats import Repeats, response_template
@@ -104,6 +105,20 @@ def test_request_with_bytes_behind_its_end_is_not_remembered(version: int) -> No
     # The codec ignores what follows, which here looks like another field of records.
     _learn(known, first + first[first.index(b"abc") - 4 :])
     assert _found(known, first) is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name_bytes", [LARGE_BYTES, 16_383, 20_000])
+def test_request_with_a_long_name_is_not_remembered(version: int, name_bytes: int) -> None:
+    """The codec leaves a long name apart, as it does large records."""
+    known: Repeats[Any, Any] = Repeats()
+    # Records like those with which the front of a request is found.
+    records = bytes(LARGE_BYTES)
+    for letter in "a\0":
+        _learn(known, _frame(version, records, name=letter * name_bytes))
+    for name in ("b" * name_bytes, "b" * (LARGE_BYTES + 1)):
+        frame = _frame(version, records, name=name)
+        assert _found(known, frame) in (None, _decoded(frame))
 
 
 def test_number_of_remembered_requests_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
