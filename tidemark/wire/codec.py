@@ -249,8 +249,9 @@ def _single_type_of(
     return _sized(lengths, is_string=is_string, nullable=nullable)
 
 
+@cache
 def bytes_codec(*, flexible: bool) -> TypeCodec:
-    """Return the codec of record batches, which may be null."""
+    """Return the codec of record batches, which may be null. All callers share it."""
     lengths = _lengths("records", _INT32, flexible=flexible, nullable=True)
     return _sized(lengths, is_string=False, nullable=True)
 

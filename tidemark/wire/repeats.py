@@ -12,6 +12,7 @@ client has sent. So both ways of reading find the same message in the same bytes
 
 import struct
 from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar
 
 from tidemark.wire.bounds import ANY, Remaining
@@ -40,6 +41,8 @@ _LARGE = bytes(LARGE_BYTES)
 #: Limits of a field that has neither elements nor strings.
 _UNLIMITED = Remaining(ANY)
 _INT64_BYTES = 8
+#: Layout of a response, which all connections share.
+_layout = lru_cache(maxsize=256)(struct.Struct)
 
 
 class Repeat(Generic[Q, R]):
@@ -148,9 +151,17 @@ def response_template(frame: bytes, flipped: bytes) -> Callable[[int, int], byte
     assert differing == list(range(start, end)), differing
     head, between = frame[:LENGTH_BYTES], frame[RESPONSE_HEAD_BYTES:start]
     behind = frame[end:]
-    pack = struct.Struct(f">{len(head)}si{len(between)}sq{len(behind)}s").pack
+    # A connection may have 16 such functions, and a closure would be three times as large.
+    pack = _layout(f">{len(head)}si{len(between)}sq{len(behind)}s").pack
+    return partial(_filled, pack, head, between, behind)
 
-    def response(correlation_id: int, number: int) -> bytes:
-        return pack(head, correlation_id, between, number, behind)
 
-    return response
+def _filled(
+    pack: Callable[..., bytes],
+    head: bytes,
+    between: bytes,
+    behind: bytes,
+    correlation_id: int,
+    number: int,
+) -> bytes:
+    return pack(head, correlation_id, between, number, behind)

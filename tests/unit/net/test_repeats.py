@@ -1,5 +1,6 @@
 """A repeated request is the one that the codec reads from the same bytes, for any bytes."""
 
+import tracemalloc
 import uuid
 from typing import Any
 
@@ -165,3 +166,28 @@ def test_response_template_replaces_correlation_id_and_number() -> None:
     # Frames that differ elsewhere are a bug of the caller.
     with pytest.raises(AssertionError):
         response_template(frame(1, 5), frame(2, ~5))
+
+
+def test_remembered_request_takes_little_memory() -> None:
+    """10,000 connections may remember 16 requests each."""
+
+    def response(number: int) -> bytes:
+        return bytes(60) + number.to_bytes(8, signed=True) + bytes(30)
+
+    frames = [_frame(9, b"abc", name=f"topic-{number}") for number in range(10, 26)]
+    connections: list[Repeats[Any, Any]] = []
+    # What all connections share is created with the first one.
+    for _ in range(11):
+        connections.append(Repeats())
+        for frame in frames:
+            _learn(connections[-1], frame)
+            found = connections[-1].find(frame, 9)
+            assert found is not None
+            found[0].response = response_template(response(5), response(~5))
+        if len(connections) == 1:
+            tracemalloc.start()
+    try:
+        used_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used_bytes < 10 * len(frames) * 1_500
