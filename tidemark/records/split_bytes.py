@@ -44,13 +44,14 @@ class SplitBytes:
         return self._joined(self._start, self._end)
 
     def first(self, size: int) -> "bytes | SplitBytes":
-        """Return the first ``size`` bytes, as a copy if the buffers have more than twice as many.
+        """Return the first ``size`` bytes, as a copy if their buffers are half as large again.
 
-        The result keeps its buffers in memory. So a small part does not keep much larger ones.
+        The result keeps its buffers in memory, and only its own bytes count towards the limit of
+        unsent responses. Reads of 1 MiB from chunks of 256 KiB are not copied.
         """
         end = self._start + size
         used = self._buffers[: bisect_left(self._ends, end) + 1]
-        if 2 * size < sum(map(len, used)):
+        if 3 * size < 2 * sum(map(len, used)):
             return self._joined(self._start, end)
         return SplitBytes(used, self._start, end)
 

@@ -60,6 +60,9 @@ def test_a_small_part_does_not_keep_large_buffers() -> None:
     part = data.first(300 - SKIPPED)
     assert isinstance(part, SplitBytes)
     assert [len(view) for view in part.parts()] == [300 - SKIPPED]
+    # Two thirds of the buffers' memory are enough, and less is copied.
+    assert isinstance(data.first(200), SplitBytes)
+    assert data.first(199) == LOG[:199]
 
 
 def test_a_response_is_the_same_with_split_records() -> None:
