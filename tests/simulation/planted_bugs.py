@@ -519,7 +519,7 @@ BUGS: tuple[Bug, ...] = (
         replaced(
             "tidemark_operator.controller.rebuilding._Rebuilding._needed", lambda *_: set[int]()
         ),
-        first=282,
+        first=20,
     ),
     Bug(
         "a partition in doubt loses its place",
