@@ -240,6 +240,9 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._closing.cancel()
         self._release()
         self.unsent.forget()
+        # Breaks the cycle of references to the transport. Its TLS state has 20 KB outside Python,
+        # of which the collector does not know.
+        self._transport = None
         self.shared.lost(self)
 
     def _release(self) -> None:

@@ -3,17 +3,21 @@
 import asyncio
 import contextlib
 import functools
+import gc
 import logging
 import ssl
 import struct
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.certificates import folder_of
 from tidemark.tls.files import ListenerFiles, NoCertificates
+from tidemark.tls.identity import TlsIdentity
 from tidemark.wire.framing import FrameError
 from tidemark.wire.receiver import SCRATCH_BYTES, Frame
 from tidemark_broker.admission.connection_limits import ConnectionLimits
@@ -884,3 +888,37 @@ async def test_bound_address_is_reserved_before_listening() -> None:
         await late.listen()
     await late.stop()
     await held_bytes.stop()
+
+
+async def test_lost_tls_connection_frees_its_tls_memory_without_the_collector(
+    tmp_path: Path,
+) -> None:
+    """A full collection is rare, and OpenSSL's memory does not make it more frequent."""
+    listener = ListenerFiles(folder_of(TlsIdentity("cluster", 1), tmp_path), ssl.CERT_NONE)
+    tls: list[weakref.ref[object]] = []
+
+    def open_session(connection: ServerConnection) -> Serve:
+        transport = connection.unsent.transport
+        assert transport is not None
+        tls.append(weakref.ref(transport.get_extra_info("ssl_object")))
+        return functools.partial(_echo, peer="")
+
+    connections = Connections(ConnectionLimits())
+    server = KafkaServer(open_session, connections, "OUTSIDE", listener.context)
+    await (await server.bind("127.0.0.1", 0)).listen()
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    # Only reference counts may free the TLS state of the connection.
+    gc.disable()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=trusting)
+        writer.write(_framed(PRODUCE))
+        assert await asyncio.wait_for(_read(reader), 5) == PRODUCE
+        assert [freed() is None for freed in tls] == [False]
+        writer.close()
+        async with asyncio.timeout(5):
+            while tls[0]() is not None:  # noqa: ASYNC110 - released after the loss
+                await asyncio.sleep(0.001)
+    finally:
+        gc.enable()
+        await server.stop()
