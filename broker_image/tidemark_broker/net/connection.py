@@ -271,6 +271,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         """True if no request is in progress, or the client does not read its answers."""
         return not self._may_write or not (self._in_flight or self._arrived)
 
+    def started(self) -> Callable[[], bool]:
+        """Return a function: whether any request that has started by now is unanswered."""
+        if not self._in_flight:
+            return lambda: False
+        # Responses are in order, so the newest request is answered last.
+        newest = self._in_flight[-1]
+        return lambda: newest in self._in_flight
+
     def end(self, reason: str, text: str) -> None:
         """Close with one log line; answers that are ready are still sent."""
         if self.ended:

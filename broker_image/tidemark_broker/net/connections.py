@@ -84,9 +84,12 @@ class Connections:
         """Let running requests of a listener finish for ``grace_s`` seconds, then close its
         connections.
         """
-        running = [task for connection in self._of(of) for task in connection.tasks]
-        if running:
-            await asyncio.wait(running, timeout=grace_s)
+        now = asyncio.get_running_loop().time
+        deadline_s = now() + grace_s
+        # A request may have no task, such as a Produce that waits for other replicas.
+        for is_unanswered in [connection.started() for connection in self._of(of)]:
+            while is_unanswered() and now() < deadline_s:  # noqa: ASYNC110 - see _all_lost
+                await asyncio.sleep(0.001)
         for connection in self._of(of):
             connection.close()
         await self._all_lost(of, grace_s)

@@ -27,6 +27,7 @@ from tidemark_broker.net import connections as connections_module
 from tidemark_broker.net.connection import CloseConnection, Serve, ServerConnection
 from tidemark_broker.net.connections import Connections
 from tidemark_broker.net.server import KafkaServer
+from tidemark_broker.tasks import Deferred
 
 # The first two bytes are the Api key, which decides whether a request may run beside others.
 PRODUCE, FETCH = bytes(8), b"\0\1" + bytes(6)
@@ -846,6 +847,23 @@ async def test_stop_lets_what_is_under_way_finish() -> None:
         await asyncio.wait_for(begun.wait(), 5)
         await server.stop(grace_s=5)
         assert await _read(reader) == b"last request"
+        assert await _closed(reader)
+
+
+async def test_stop_lets_a_request_without_a_task_finish() -> None:
+    begun: asyncio.Future[Deferred[Sequence[bytes]]] = asyncio.get_running_loop().create_future()
+
+    def serve(frame: Frame, memory: ResponseMemory, peer: str) -> Deferred[Sequence[bytes]]:
+        later: Deferred[Sequence[bytes]] = Deferred()
+        begun.set_result(later)
+        return later
+
+    async with _serving(serve) as server, _client(server) as (reader, writer):
+        writer.write(_framed(PRODUCE))
+        later = await asyncio.wait_for(begun, 5)
+        asyncio.get_running_loop().call_later(0.02, later.deliver, [_framed(b"committed")])
+        await server.stop(grace_s=5)
+        assert await _read(reader) == b"committed"
         assert await _closed(reader)
 
 
