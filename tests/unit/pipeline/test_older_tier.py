@@ -87,7 +87,7 @@ def test_segments_of_every_form_are_read_by_a_broker(older: SmallTier) -> None:
         reader = SegmentReader(older.tier, Caches(RemoteSettings(chunk_bytes=1)), entry)
         data, next_offset, _ = reader.read(entry.start_offset, 10**6)
         assert next_offset == entry.end_offset_inclusive + 1
-        assert next(iter_headers(data))[1].base_offset == entry.start_offset
+        assert next(iter_headers(bytes(data)))[1].base_offset == entry.start_offset
 
 
 @pytest.mark.parametrize("number", range(5))
