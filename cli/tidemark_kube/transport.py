@@ -191,7 +191,7 @@ def _pool(cluster: KubeconfigEntry, server: str, credential: ApiCredential) -> A
 
     settings: dict[str, Any] = {"maxsize": 16}
     if server.startswith("https://"):
-        settings["ssl_context"] = _tls(cluster, credential.certificate)
+        settings["ssl_context"] = tls_context(cluster, credential.certificate)
         name = cluster.fields.get("tls-server-name")
         if name:
             settings["server_hostname"] = name
@@ -209,15 +209,17 @@ def _pool(cluster: KubeconfigEntry, server: str, credential: ApiCredential) -> A
     return urllib3.ProxyManager(proxy, proxy_headers=headers, **settings)
 
 
-def _tls(cluster: KubeconfigEntry, certificate: bytes) -> "ssl.SSLContext":
+def tls_context(cluster: KubeconfigEntry, certificate: bytes) -> "ssl.SSLContext":
     """Return the TLS settings: the cluster's authority, else those of the system."""
     # Imported only here, as commands that only print their help need neither.
     import ssl
     import tempfile
 
+    from tidemark.tls.trust import trusting_context
+
     authority = cluster.pem("certificate-authority")
     try:
-        context = ssl.create_default_context(cadata=authority.decode() if authority else None)
+        context = trusting_context(cadata=authority.decode() if authority else None)
         if cluster.fields.get("insecure-skip-tls-verify"):
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

@@ -27,6 +27,7 @@ from kio.schema.metadata.v8.response import MetadataResponse
 
 from tidemark.error_text import error_text
 from tidemark.message_text import count
+from tidemark.tls.trust import trusting_context
 from tidemark.wire.blocking import BlockingConnection
 from tidemark.wire.framing import FrameError
 from tidemark_operator.kube.access import AccessError, KubernetesAccess
@@ -170,7 +171,7 @@ def _connection(address: BindAddress) -> BlockingConnection:
 
 
 def _shake_hands(address: BindAddress) -> None:
-    context = ssl.create_default_context()
+    context = trusting_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     with (

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from tidemark.tls.trust import trusting_context
+
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 #: Mechanism -> hashlib's name of its hash.
 SCRAM = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
@@ -76,7 +78,7 @@ class Tls:
         """
         # Trusted authorities: PEM text, a file, or those of the system if both are None.
         as_text = self.ca.startswith(_PEM)
-        context = ssl.create_default_context(
+        context = trusting_context(
             cafile=None if as_text else self.ca or None, cadata=self.ca if as_text else None
         )
         context.check_hostname = self.check_names

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import jwt
 
+from tidemark.tls.trust import trusting_context
 from tidemark_broker.config_entries import ConfigError, integer_of, list_of, text_of
 from tidemark_broker.security.errors import AuthenticationFailed
 
@@ -106,7 +107,7 @@ class Keys:
 
 def _fetch(url: str) -> Mapping[str | None, jwt.PyJWK]:
     """Read the keys (blocks). Raises any error of a malformed answer."""
-    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_S, context=trusting_context()) as answer:
         text = answer.read(_BYTES_MAX + 1)
     if len(text) > _BYTES_MAX:
         raise ValueError(f"more than {_BYTES_MAX} bytes")

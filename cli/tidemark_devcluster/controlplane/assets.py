@@ -12,7 +12,6 @@ import fcntl
 import json
 import os
 import secrets
-import ssl
 import sys
 import time
 import urllib.error
@@ -21,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from tidemark.tls.trust import trusting_context
 from tidemark_devcluster.controlplane.process import POLL_S
 from tidemark_devcluster.controlplane.supervisor import Supervisor
 from tidemark_devcluster.layout import private_dir, write_private
@@ -133,7 +133,7 @@ def is_ready(server: str, certificate: Path, token: str) -> bool:
         f"{server}/readyz", headers={"Authorization": f"Bearer {token}"}
     )
     try:
-        trust = ssl.create_default_context(cafile=str(certificate))
+        trust = trusting_context(cafile=str(certificate))
         with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S, context=trust) as response:
             return int(response.status) == 200
     except (OSError, urllib.error.URLError):

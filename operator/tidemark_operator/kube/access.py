@@ -6,6 +6,7 @@ shared one, a stalled connection of one client could block another.
 
 import asyncio
 import base64
+import ssl
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,10 +19,19 @@ from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.config.incluster_config import load_incluster_config
 from kubernetes.aio.config.kube_config import load_kube_config
 
+from tidemark.tls.trust import without_strict_extensions
+
 #: The library keeps certificates of kubeconfigs in files that all loaders of a process share, and
 #: names such a file before its content is written: two threads must not load at once.
 _loading = threading.Lock()
 _LOOK_AGAIN_S = 0.005
+
+
+class _Connection(kopf.ConnectionInfo):
+    """Connection of kopf's watches, which accepts what the other clients accept."""
+
+    def as_ssl_context(self) -> ssl.SSLContext:
+        return without_strict_extensions(super().as_ssl_context())
 
 
 class AccessError(RuntimeError):
@@ -43,6 +53,8 @@ class KubernetesAccess:
                 await self._load(configuration)
         except (OSError, ValueError, ConfigException) as error:
             raise AccessError(f"no access to the Kubernetes API: {error}") from error
+        # As tidemark/tls/trust.py: the libraries are strict from Python 3.13 on.
+        configuration.disable_strict_ssl_verification = True
         # A retry inside the library would outlive the Lease's deadline.
         configuration.retries = None
         configuration.connection_pool_maxsize = 48
@@ -71,7 +83,7 @@ class KubernetesAccess:
         scheme, _, token = authorization.partition(" ")
         if not token:
             scheme, token = "Bearer", authorization
-        return kopf.ConnectionInfo(
+        return _Connection(
             server=str(found.host),
             ca_path=found.ssl_ca_cert or None,
             ca_data=_pem(found.ca_cert_data),

@@ -16,6 +16,8 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tidemark.tls.trust import trusting_context
+
 _PIECE_BYTES = 64 << 10
 _PORTS = {"http": 80, "https": 443}
 
@@ -98,7 +100,7 @@ def _direct(scheme: str, address: str, wait_s: float, ca: str) -> http.client.HT
 @functools.lru_cache(maxsize=8)
 def _trust(ca: str) -> ssl.SSLContext:
     """Return the process's trust (the system's authorities, or SSL_CERT_FILE), and ``ca``."""
-    context = ssl.create_default_context()
+    context = trusting_context()
     if ca:
         context.load_verify_locations(cadata=ca)
     return context

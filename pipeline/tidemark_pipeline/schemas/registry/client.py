@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from tidemark.backoff import Backoff
+from tidemark.tls.trust import trusting_context
 from tidemark_pipeline.errors import DependencyUnavailable, ExportError
 from tidemark_pipeline.schemas.registry.access import RegistryAccess
 
@@ -188,7 +189,7 @@ class Registry:
         if parts.scheme == "http":
             return HTTPConnection(host, parts.port, timeout=self.access.timeout_s)
         try:
-            context = ssl.create_default_context(cafile=self.access.ca or None)
+            context = trusting_context(cafile=self.access.ca or None)
             if self.access.certificate:
                 context.load_cert_chain(self.access.certificate, self.access.key)
         except OSError as error:
