@@ -5,14 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from tidemark.tier.stores import directory
 from tidemark.tier.stores.directory import DirectoryStore
 from tidemark.tier.stores.objects import ObjectNotFound, StoreUnavailable
 
 KEY = "data/t/0/1.log"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> DirectoryStore:
+@pytest.fixture(params=["one call", "a call for each folder"])
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> DirectoryStore:
+    # Older kernels and other systems lack the call that opens a whole path.
+    if request.param != "one call":
+        monkeypatch.setattr(directory, "_system_call", None)
     (tmp_path / "tier").mkdir()
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "1.log").write_bytes(b"secret")
