@@ -289,8 +289,8 @@ TIER: ReasonTable = {
     ),
     Reason.STORAGE_ERROR: ReasonEntry(
         "Ready=False; TieringSettled=False",
-        "The leader's local storage has failed.",
-        "See the condition Ready of the Broker.",
+        "The leader's local storage has failed, or a segment of its log is damaged and not copied.",
+        "See the message, and the condition Ready of the Broker.",
     ),
     Reason.TIER_INTEGRITY: ReasonEntry(
         "TieringSettled=False",

@@ -3,8 +3,8 @@
 Each chunk is a file in the folder of its queue of :class:`S3Fifo`, ``small`` or ``main``. A file is
 never changed after its write. Its header has the chunk's identity and a CRC-32C, so files need no
 fsync: one that a crash has torn, or that the disk has damaged, is dropped when it is read. CRC-32C
-takes less CPU time than a digest. It suffices, because the chunk was verified by its digests when
-it arrived from the store, and batches are checked again before they are served.
+takes less CPU time than a digest. It suffices against damage by accident, because the chunk was
+verified by its digests when it arrived from the store, and only the broker's user can change files.
 
 The cache must never cost more than speed. A failure of the directory pauses writes, is logged and
 counted, and the chunk is read from the store. A share of the file system stays free for the log:

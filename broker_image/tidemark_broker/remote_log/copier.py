@@ -347,6 +347,8 @@ def prepare(log: PartitionLog, segment: SegmentInfo) -> _Prepared:
         aborted=AbortedRanges(
             tuple(reading.aborted_transactions(log, segment.base_offset, segment.next_base_offset))
         ),
+        # The upload checks each CRC, so that damage of the local disk does not enter the tier.
+        has_sound_batches=True,
     )
     # The manifest entry names only the epochs of the segment's own records.
     within = epochs.between(segment.base_offset, segment.next_base_offset).entries

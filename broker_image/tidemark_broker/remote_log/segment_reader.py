@@ -2,10 +2,10 @@
 
 Chunks are cached in memory and, if the broker has such a cache, on disk below it (``chunk_files``).
 The offset index (cached) gives the position to walk from; batch headers give the rest. A chunk is
-checked against the digests of its pieces when it arrives from the store. Returned data is checked
-again batch by batch, with the offsets that lead to it (``tidemark.tier.segments.integrity``). Data
-that differs from what was copied raises :class:`ObjectDamaged`. All calls block and run in the
-fetcher's pool.
+checked against the digests of its pieces when it arrives from the store. Of returned data each
+batch's offsets and epoch are checked, and its CRC if the copier has not done so
+(``tidemark.tier.segments.integrity``). Data that differs from what was copied raises
+:class:`ObjectDamaged`. All calls block and run in the fetcher's pool.
 
 The cache on disk has what the store has: of a compressed or encrypted segment its frames and its
 auxiliary object, so no record of an encrypted segment is written in the clear. The caches in memory
@@ -60,13 +60,14 @@ _GLANCE = struct.Struct(">qi4xb6xi8xq")
 @dataclass(frozen=True, slots=True)
 class Indexes:
     """Indexes of a segment, the digests of its log's pieces, the aborted transactions with records
-    in it, and the frames of its log.
+    in it, and the frames of its log. ``has_sound_batches``: the digests also prove the CRCs.
     """
 
     offsets: OffsetIndex
     times: TimeIndex
     pieces: tuple[bytes, ...]
     aborted: tuple[AbortedTxn, ...] = ()
+    has_sound_batches: bool = False
     frames: Frames | None = None
 
     @property
@@ -145,7 +146,7 @@ class Caches:
 class SegmentReader:
     """Reader of one segment, for a single read.
 
-    It holds the chunks that it has used, so that other readers cannot evict them in between.
+    It holds what it has used, so that other readers cannot evict it in between.
     """
 
     def __init__(self, tier: Tier, caches: Caches, entry: SegmentEntry) -> None:
@@ -153,6 +154,7 @@ class SegmentReader:
         self._caches = caches
         self._entry = entry
         self._chunks: dict[int, bytes] = {}
+        self._held: Indexes | None = None
 
     def read(
         self, offset: int, max_bytes: int, position: int | None = None
@@ -171,8 +173,9 @@ class SegmentReader:
         # A batch that is not loaded yet is left to the next read, for which it is a whole request.
         end = max(first.end, min(loaded_end, first.position + max_bytes))
         data = self._split(first.position, end)
+        crcs = not self._indexes().has_sound_batches
         with self._caches.walking, self._caches.computing:
-            size = line.check_batches(data, first.position)
+            size = line.check_batches(data, first.position, crcs=crcs)
         return data.first(size), line.expected, first.position + size
 
     def aborted(self, start: int, end: int) -> Sequence[AbortedTxn]:
@@ -435,7 +438,9 @@ class SegmentReader:
         return SplitBytes(chunks, start - first * size, end - first * size)
 
     def _indexes(self) -> Indexes:
-        return self._caches.indexes.get(self._entry.segment_id, self._load_indexes)
+        if self._held is None:
+            self._held = self._caches.indexes.get(self._entry.segment_id, self._load_indexes)
+        return self._held
 
     def _load_indexes(self) -> Indexes:
         """Read the segment's indexes from its aux object. Raises ObjectDamaged."""
@@ -464,6 +469,8 @@ class SegmentReader:
                 TimeIndex.from_bytes(base, aux.time_index),
                 aux.pieces,
                 aux.aborted.transactions,
+                # Without digests, nothing proves that the bytes are those of the copy.
+                aux.has_sound_batches and self._entry.digests is not None,
                 aux.frames,
             )
         except IndexFormatError as error:

@@ -8,6 +8,7 @@ from tidemark.tier.metadata.codec import ManifestCorrupt
 from tidemark.tier.metadata.head import Diverged, ManifestError, ManifestFenced, TopicDeleted
 from tidemark.tier.metadata.manifest import HeadNotFound, HeadWentBack, PageNotFound
 from tidemark.tier.segments.integrity import ObjectDamaged
+from tidemark.tier.segments.remote_storage_manager import LocalLogDamaged
 from tidemark.tier.stores.objects import ObjectNotFound, StoreUnavailable
 from tidemark.wire.control import PAGE_NOT_FOUND, TIER_INTEGRITY
 from tidemark_broker.log import LogError
@@ -52,6 +53,7 @@ _REASONS: tuple[tuple[type[BaseException], Reason], ...] = (
     (ManifestError, Reason.MANIFEST_REFUSED),
     (ObjectNotFound, Reason.REMOTE_OBJECT_MISSING),
     (LogError, Reason.STORAGE_ERROR),
+    (LocalLogDamaged, Reason.STORAGE_ERROR),
     (OSError, Reason.STORAGE_ERROR),
 )
 

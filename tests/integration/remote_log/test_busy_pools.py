@@ -66,13 +66,13 @@ async def test_cold_reads_leave_the_interpreter_to_the_event_loop(
     # Record the threads that check batches, and how many of them did at the same time.
     check, threads, at_work, together = BatchLine.check_batches, set(), set(), []
 
-    def recorded(line: BatchLine, *arguments: Any) -> int:
+    def recorded(line: BatchLine, *arguments: Any, **named: Any) -> int:
         thread = threading.get_ident()
         threads.add(thread)
         at_work.add(thread)
         together.append(len(at_work))
         try:
-            return check(line, *arguments)
+            return check(line, *arguments, **named)
         finally:
             at_work.remove(thread)
 

@@ -16,6 +16,7 @@ from tests.integration.remote_log.orphans import no_orphans
 from tests.integration.remote_log.tiered_host import TieredHost
 from tidemark.metrics import tier_table
 from tidemark.tiering import DisablePolicy, TieringState
+from tidemark_broker.log import flushing
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.remote_log.store import StoreGuard
 from tidemark_broker.replication.partition import log_start
@@ -265,6 +266,26 @@ async def test_full_purgatory_does_not_stop_copies(host: TieredHost) -> None:
     await host.copied()
     # Copies are delayed, but not by the retry interval of an error.
     assert asyncio.get_running_loop().time() - began_s < 5
+
+
+async def test_damaged_local_segment_is_not_copied(host: TieredHost) -> None:
+    copied_end = await copied_before(host)
+    # Damage a closed segment that waits for the store: a bit of its last record.
+    away = host.tier_path.rename(host.tier_path.with_name("away"))
+    await host.produce(300)
+    log = host.partition.log
+    (segment, *_) = log.segment_infos(copied_end + 1)
+    path = flushing.segment_files(log, segment.base_offset).log
+    sound = path.read_bytes()
+    path.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    away.rename(host.tier_path)
+    await host.until(lambda: host.summary.error_reason == "StorageError", 30)
+    for expected in (str(path), "CRC of the batch", "Elect a replica", "RecordDeletion before"):
+        assert expected in host.summary.error_message
+    assert log.highest_remote_offset == copied_end
+    # With its bytes back, it is copied like any other.
+    path.write_bytes(sound)
+    await all_is_well(host, 600)
 
 
 async def test_unexpected_errors_are_retried(host: TieredHost) -> None:

@@ -253,6 +253,25 @@ def test_a_core_is_left_to_the_event_loop(
     assert any_segment.caches.computing.acquire(blocking=False)
 
 
+def test_crcs_that_the_copier_has_checked_are_not_checked_again(segment: CopiedSegment) -> None:
+    # The digests are those of the damaged log, as after a copy by an earlier version.
+    log = bytearray((segment.folder / "log").read_bytes())
+    log[-1] ^= 1
+    aux = segment.tier.segments.fetch_aux(segment.entry)
+    for is_checked in (False, True):
+        checked = replace(aux, has_sound_batches=is_checked)
+        copied = segment.tier.segments.store_segment(
+            segment.entry, [bytes(log)], lambda aux=checked: aux
+        )
+        segment.caches.forget(segment.entry.segment_id)
+        segment.entry = replace(segment.entry, digests=copied.digests)
+        if is_checked:
+            assert segment.read(FIRST, 10**9)[-1] == FIRST + 95
+        else:
+            with pytest.raises(ObjectDamaged, match="CRC of the batch at offset 1095"):
+                segment.read(FIRST, 10**9)
+
+
 @pytest.mark.parametrize("from_offset", [FIRST + 20, FIRST + 22])
 def test_a_trimmed_segment_is_read_from_its_first_valid_offset(
     segment: CopiedSegment, from_offset: int

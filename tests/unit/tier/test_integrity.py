@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.records.batch import iter_headers, restamp
+from tidemark.records.batch import CorruptBatch, iter_headers, restamp
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.split_bytes import SplitBytes
 from tidemark.tier.metadata.segment import DigestAlgorithm, Digests, SegmentEntry
@@ -20,6 +20,7 @@ from tidemark.tier.segments.integrity import (
     ObjectDamaged,
     digest_of,
     log_digest,
+    sound_batches,
 )
 
 PIECE = 16
@@ -225,6 +226,23 @@ class TestBatchLine:
             walk(self.entry(place), log)
         # Entries of the first format have no digests, and their epochs were not checked.
         walk(self.entry(place, known=False), log)
+
+
+def parts_of(log: bytes, size: int) -> list[bytes]:
+    return [log[begin : begin + size] for begin in range(0, len(log), size)]
+
+
+@pytest.mark.parametrize("part_bytes", [1, 60, 61, 100, 10_000])
+def test_crcs_of_a_log_in_parts_are_checked(part_bytes: int) -> None:
+    log = bytes(log_of((10, 3), (13, 1), (14, 6)))
+    parts = parts_of(log, part_bytes)
+    assert list(sound_batches(parts)) == parts
+    for change, message in (
+        (log[:-1] + bytes([log[-1] ^ 1]), "CRC of the batch at offset 14"),
+        (log[:-1], "bytes are no whole batch"),
+    ):
+        with pytest.raises(CorruptBatch, match=message):
+            list(sound_batches(parts_of(change, part_bytes)))
 
 
 @pytest.mark.parametrize("cut_bytes", [1, 70])

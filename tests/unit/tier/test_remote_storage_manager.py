@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.logfiles.transaction_index import AbortedTxn
+from tidemark.records.builder import Record, build_batch
 from tidemark.tier.metadata.segment import DigestAlgorithm, Digests
 from tidemark.tier.segments import auxiliary
 from tidemark.tier.segments.auxiliary import AbortedRanges, Aux, AuxCorrupt, pack, unpack
 from tidemark.tier.segments.integrity import COPY_ALGORITHM, ObjectDamaged, digest_of
 from tidemark.tier.segments.remote_storage_manager import (
+    LocalLogDamaged,
     RemoteStorageManager,
     SegmentData,
     decode_custom_metadata,
@@ -136,6 +138,20 @@ def test_a_log_shorter_than_its_segment_is_not_copied(
     with pytest.raises(FileNotFoundError):
         manager.copy_segment(place.segment(0, 9), replace(data, log=data.log.with_name("none")))
     assert not memory.objects
+
+
+def test_a_damaged_log_is_not_copied(place: Any, directory: DirectoryStore, tmp_path: Path) -> None:
+    log = build_batch([Record(None, b"v", (), 0)], base_offset=0, leader_epoch=1)
+    path, aux = tmp_path / "log", replace(AUX, has_sound_batches=True)
+    manager, entry = RemoteStorageManager({"": directory}), place.segment(0, 0)
+    path.write_bytes(log)
+    copied = manager.copy_segment(entry, SegmentData(path, len(log), aux))
+    assert manager.fetch_aux(replace(entry, digests=copied.digests)).has_sound_batches
+    manager.delete([entry])
+    path.write_bytes(log[:-1] + b"x")
+    with pytest.raises(LocalLogDamaged, match=f"^{path} is damaged .* before offset 1$"):
+        manager.copy_segment(entry, SegmentData(path, len(log), aux))
+    assert list(directory.list("data/")) == []
 
 
 def test_an_unreadable_log_is_not_a_failure_of_the_store(

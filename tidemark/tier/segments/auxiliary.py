@@ -34,7 +34,7 @@ _VERSION = 4
 _HEADER = struct.Struct(">4sHH")
 _SECTION = struct.Struct(">HHII")
 _OFFSET_INDEX, _TIME_INDEX, _LEADER_EPOCHS, _PRODUCER_SNAPSHOT, _ABORTED = 1, 2, 3, 4, 5
-_PIECES, _ORIGIN, _FRAMES, _ALGORITHM = 6, 7, 8, 9
+_PIECES, _ORIGIN, _FRAMES, _ALGORITHM, _SOUND_BATCHES = 6, 7, 8, 9, 10
 _ABORTED_KEYS = ("producerId", "firstOffset", "lastOffset", "lastStableOffset")
 
 
@@ -63,7 +63,8 @@ class Aux:
     in order, empty if unknown. ``algorithm``: of the digests of pieces and frames. ``origin``: the
     manifest's entry of the copy and the head's version at that time (``segment_origin``), empty if
     an older version of Tidemark copied the segment. ``frames``: table of the stored log's frames,
-    None if the log is stored byte for byte.
+    None if the log is stored byte for byte. ``has_sound_batches``: the CRC-32C of each batch was
+    checked during the copy, so a reader needs the digests only.
     """
 
     offset_index: bytes
@@ -75,6 +76,7 @@ class Aux:
     algorithm: DigestAlgorithm = COPY_ALGORITHM
     origin: bytes = b""
     frames: Frames | None = None
+    has_sound_batches: bool = False
 
 
 def pack(aux: Aux) -> bytes:
@@ -89,6 +91,7 @@ def pack(aux: Aux) -> bytes:
         *(((_ORIGIN, aux.origin),) if aux.origin else ()),
         *(((_FRAMES, aux.frames.encode()),) if aux.frames is not None else ()),
         (_ALGORITHM, aux.algorithm.encode("ascii")),
+        *(((_SOUND_BATCHES, b""),) if aux.has_sound_batches else ()),
     )
     table = (_SECTION.pack(kind, 0, len(data), _crc(data)) for kind, data in sections)
     header = _HEADER.pack(_MAGIC, _VERSION, len(sections))
@@ -113,6 +116,7 @@ def unpack(data: bytes, where: str) -> Aux:
             algorithm=algorithm,
             origin=sections.get(_ORIGIN, b""),
             frames=Frames.parse(sections[_FRAMES], algorithm) if has_frames else None,
+            has_sound_batches=_SOUND_BATCHES in sections,
         )
     except (struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise AuxCorrupt(f"{where} is damaged or of another format ({error!r})") from error

@@ -12,11 +12,14 @@ have BLAKE3, which takes a quarter of the processor time of SHA-256, even with t
 instructions. Both resist chosen collisions. Segments with SHA-256 stay readable and keep their
 digests. A merge gives their records to a segment with new ones.
 
-Entries of the manifest's first format have no digests. For them, and in addition to digests (which
-prove that a copy equals the broker's file, not that the file was valid), the batches are checked:
-CRC-32C, and base offsets that continue from the segment's start to its end. Offsets that a leader
-assigns have no gaps, and compaction (of a topic that was compacted before it was tiered) leaves
-none between batches, so a gap is damage.
+Digests prove that a copy equals the broker's file, not that the file was valid. The copier
+therefore checks the CRC-32C of each batch that it uploads, and says so in the auxiliary object.
+Readers check the CRCs of segments without that mark, which earlier versions copied.
+
+Entries of the manifest's first format have no digests. For them and for all others, base offsets
+must continue from the segment's start to its end. Offsets that a leader assigns have no gaps, and
+compaction (of a topic that was compacted before it was tiered) leaves none between batches, so a
+gap is damage.
 """
 
 import hashlib
@@ -240,11 +243,11 @@ class BatchLine:
                 f"with {end}"
             )
 
-    def check_batches(self, data: SplitBytes, position: int) -> int:
+    def check_batches(self, data: SplitBytes, position: int, *, crcs: bool = True) -> int:
         """Check batches of the log from ``position`` on that are to be served; return their bytes.
 
-        :meth:`follow` has accepted the first one. A batch that ``data`` cuts is left out. Raises
-        ObjectDamaged.
+        :meth:`follow` has accepted the first one. A batch that ``data`` cuts is left out. ``crcs``
+        is False if the digests prove the CRCs, too (:func:`sound_batches`). Raises ObjectDamaged.
         """
         size = 0
         try:
@@ -252,7 +255,8 @@ class BatchLine:
                 if begin:
                     behind = header.base_offset + header.last_offset_delta
                     self.follow(header.base_offset, behind, position + begin, header.size_bytes)
-                data.check_crc(begin, header)
+                if crcs:
+                    data.check_crc(begin, header)
                 self.check_epoch(header)
                 size = begin + header.size_bytes
         except CorruptBatch as error:
@@ -305,6 +309,24 @@ def split_pieces(data: bytes) -> tuple[bytes, ...]:
 def _sliced(data: bytes) -> Iterator[bytes]:
     for begin in range(0, len(data), DIGEST_BYTES):
         yield data[begin : begin + DIGEST_BYTES]
+
+
+def sound_batches(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the parts of a whole log, and check the CRC-32C of each batch in them.
+
+    Raises CorruptBatch at the latest after the last part.
+    """
+    rest = b""
+    for part in parts:
+        data, end = SplitBytes((rest, part), 0, len(rest) + len(part)), 0
+        for position, header in data.headers():
+            data.check_crc(position, header)
+            end = position + header.size_bytes
+        # The next part continues the last batch.
+        rest = part[end - len(rest) :] if end else rest + part
+        yield part
+    if rest:
+        raise CorruptBatch(f"the last {len(rest)} bytes are no whole batch")
 
 
 #: (position in the log, bytes from there on, the batches in them: where each begins there).

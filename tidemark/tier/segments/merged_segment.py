@@ -84,6 +84,8 @@ class MergedSegment:
                 tuple(sorted(aborted, key=lambda item: item.last_offset)),
                 last.aborted.first_open_offset,
             ),
+            # Each batch of the parts was checked.
+            has_sound_batches=True,
             # Those of the merged segment are added when it is stored.
             origin=b"",
             frames=None,

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidemark.reasons import Reason
-from tidemark.records.batch import Buffer
+from tidemark.records.batch import Buffer, CorruptBatch
 from tidemark.tier.metadata.layout import topic_data_prefix
 from tidemark.tier.metadata.segment import Digests, SegmentEntry
 from tidemark.tier.segments.auxiliary import Aux, AuxCorrupt, pack, unpack_opened
@@ -39,6 +39,7 @@ from tidemark.tier.segments.integrity import (
     damaged,
     digest_of,
     log_digest,
+    sound_batches,
 )
 from tidemark.tier.segments.sealing import DataKey, open_aux, seal_aux
 from tidemark.tier.stores.key_ring import NO_KEYS, KeyRing
@@ -52,6 +53,10 @@ from tidemark.tier.stores.objects import (
 )
 
 _READ_BYTES = 1 << 20
+
+
+class LocalLogDamaged(ValueError):
+    """A batch of the local log has a wrong CRC, so its segment is not copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +104,14 @@ class RemoteStorageManager:
         """Upload a segment's log and its auxiliary object; return its location and digests.
 
         The segment id selects the bucket. The log is hashed while it is uploaded, and the auxiliary
-        object contains the digests of its pieces. Raises ValueError if the local file cannot be
-        read.
+        object contains the digests of its pieces. Auxiliary data that says that the batches are
+        sound is verified: a batch with a wrong CRC raises LocalLogDamaged. Raises ValueError if the
+        local file cannot be read.
         """
         with data.log.open("rb", buffering=0) as log:
             parts = _parts(log.fileno(), data.size_bytes)
+            if data.aux.has_sound_batches:
+                parts = _sound(parts, data.log, entry)
             return self.store_segment(entry, parts, lambda: data.aux, compress=data.compress)
 
     def store_segment(
@@ -342,6 +350,18 @@ def _parts(descriptor: int, size_bytes: int) -> Iterator[bytes]:
             raise ValueError(f"the file has {position} of the {size_bytes} bytes to be copied")
         yield part
         position += len(part)
+
+
+def _sound(parts: Iterator[bytes], log: Path, entry: SegmentEntry) -> Iterator[bytes]:
+    """Yield the parts of a local log. Raises LocalLogDamaged, before a damaged copy is complete."""
+    try:
+        yield from sound_batches(parts)
+    except CorruptBatch as error:
+        raise LocalLogDamaged(
+            f"{log} is damaged and not copied: {error}. Elect a replica whose log is sound, then "
+            "replace the disk of this one. If no log is sound, give up its records with a "
+            f"RecordDeletion before offset {entry.end_offset_inclusive + 1}"
+        ) from error
 
 
 def _first_piece(parts: Iterator[bytes]) -> bytes:
