@@ -1,5 +1,5 @@
 # The commands of the README. Each creates the virtual environment if it is missing.
-# PYTHON: the interpreter to create it with (3.11 or newer). TIER: directory or s3, for `demo` and `up`; ENGINE: tidemark or kafka.
+# PYTHON: the interpreter to create it with (3.11 or newer). VENV: its folder; each interpreter needs its own. TIER: directory or s3, for `demo` and `up`; ENGINE: tidemark or kafka.
 PYTHON ?= python3
 VENV   ?= .venv
 TIER   ?= directory
@@ -19,12 +19,23 @@ ADDRESS ?= localhost:8000
 # newer release than the pinned one, and then refuse it because its hash is unknown.
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
+# An environment keeps the interpreter that it was created from. Another PYTHON would be ignored.
+BUILD := -c 'import sys; print(sys.base_prefix, sys.version)'
+ifeq ($(origin PYTHON),command line)
+ifneq ($(wildcard $(BIN)/python),)
+ifneq ($(shell $(PYTHON) $(BUILD)),$(shell $(BIN)/python $(BUILD)))
+$(error $(VENV) was created from another interpreter than $(PYTHON). Choose another folder, such as VENV=.venv-other, or delete $(VENV))
+endif
+endif
+endif
+
 .PHONY: kafka-kills demo up cli spark columnar plots readers test test-all test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-all bench-latency bench-cold bench-cold-brokers bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-executors bench-scale bench-install reproducible \
   simulate fuzz histories full-disk export-kills export-many pipeline-proof release sbom pins crds argocd pages docs site conformance compatibility
 .DEFAULT_GOAL := demo
 
 $(RUN): requirements/run.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tidemark needs Python 3.11 or newer: make PYTHON=python3.11")'
+	@$(PYTHON) -m tools.interpreters
 	@echo "creating the virtual environment in $(VENV) (about 300 MB on disk, once)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --no-deps --require-hashes -r requirements/run.txt
@@ -124,6 +135,8 @@ lint: $(ALL)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy --python-version 3.13
+	@$(BIN)/python -m tools.interpreters --sources
 	@$(BIN)/mypy --config-file tests/mypy.ini
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tools.dead_code
@@ -346,6 +359,7 @@ sbom: $(VENV)/.sbom
 COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url \
   --no-emit-trusted-host --no-emit-find-links --no-header --no-annotate
 pins: $(ALL)
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "make pins needs Python 3.11, the oldest supported one: a newer one leaves out packages that only 3.11 needs. Use: make pins PYTHON=python3.11 VENV=.venv-3.11")'
 	@$(COMPILE) --all-extras --output-file requirements.txt pyproject.toml
 	@$(MAKE) --no-print-directory $(ALL)
 	@$(BIN)/python -m tools.requirement_sets

@@ -16,6 +16,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tools.interpreters import versions_tested
+
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements.txt"
 FOLDER = ROOT / "requirements"
@@ -59,9 +61,14 @@ def _closure(roots: Iterable[Requirement]) -> set[str]:
 
 
 def _required(name: str, extra: str) -> Iterator[Requirement]:
+    # A set is for all tested versions of Python, whichever writes it.
+    environments = [
+        {"extra": extra, "python_version": version, "python_full_version": f"{version}.0"}
+        for version in versions_tested()
+    ]
     for text in requires(name) or ():
         requirement = Requirement(text)
-        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+        if requirement.marker is None or any(map(requirement.marker.evaluate, environments)):
             yield requirement
 
 

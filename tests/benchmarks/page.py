@@ -199,9 +199,12 @@ def _section(item: MeasuredSection) -> Iterator[str]:
 
 
 def _versions(provenance: Provenance) -> str:
-    return ", ".join(
-        f"{name} {value}" for name, value in provenance.versions.items() if name != "java"
-    )
+    call_ns = provenance.python_call_ns
+    versions = dict(provenance.versions)
+    # Older files have no such figure.
+    if call_ns is not None:
+        versions["python"] += f", {call_ns:g} ns for each call"
+    return ", ".join(f"{name} {value}" for name, value in versions.items() if name != "java")
 
 
 def _table(

@@ -8,6 +8,7 @@ import base64
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -490,7 +491,7 @@ class GuideReader:
         self.shell = GuideShell(
             folder,
             {
-                "PATH": f"{programs}:{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
+                "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
                 "KUBECONFIG": str(local.kubeconfig),
                 "KAFKA": kafka,
                 "TIDEMARK": tidemark,

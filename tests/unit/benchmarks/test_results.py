@@ -1,6 +1,8 @@
 """Results of benchmarks: rounds and ratios, the file, and the page that is generated from it."""
 
 import os
+import platform
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,39 @@ def test_results_are_bound_to_commit_machine_and_versions(
     assert read == written
     assert (found.commit, found.cores) == ("git said", os.cpu_count())
     assert found.versions["franz-go"].startswith("v1.")
+    # The version of Python is not enough: a build without optimisation is slower.
+    assert found.versions["python"].startswith(f"{platform.python_version()} (GCC ")
+    assert found.python_call_ns is not None
+    assert found.python_call_ns > 1
+
+
+def test_parts_of_a_result_have_the_same_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "_output", lambda *command: "" if "status" in command else "x")
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    written = three_rounds()
+    written.write()
+    resumed = Results(benchmark="latency", rounds=3)
+    resumed.resume()
+    assert resumed.figures == written.figures
+    # Another build of the same version of Python.
+    monkeypatch.setattr(platform, "python_compiler", lambda: "another compiler")
+    with pytest.raises(ValueError, match="another compiler"):
+        resumed.resume()
+
+
+def test_page_shows_the_build_of_python_where_it_is_recorded() -> None:
+    section = Section(name="latency", title="Latency", command="make bench-latency")
+    old = replace(provenance(), versions={"kafka": "4.3.1", "python": "3.11.7"})
+    new = replace(
+        old,
+        versions={"kafka": "4.3.1", "python": "3.11.2 (GCC 12.2.0)"},
+        python_call_ns=82.5,
+    )
+    assert "python 3.11.7." in page([MeasuredSection(section, old, three_rounds())])
+    text = page([MeasuredSection(section, new, three_rounds())])
+    assert "python 3.11.2 (GCC 12.2.0), 82.5 ns for each call." in text
 
 
 def test_page_begins_with_what_apache_kafka_does_better_in_every_round() -> None:
