@@ -214,9 +214,9 @@ class Purgatory:
         if self._watches and (watching := self._watches.get(key)) is not None:
             for watch, (name, wakes) in watching.items():
                 watch.changed[name] = None
-                if wakes:
+                if wakes and watch in self._by_key:
                     self._mark(watch)
-        if self._by_key:
+        if self._by_key and key in self._by_key:
             self._mark(key)
 
     def watch(
@@ -235,9 +235,6 @@ class Purgatory:
             del self._watches[key]
 
     def _mark(self, key: DelayedOperationKey) -> None:
-        # Nearly every append notifies without a waiter, so that case must cost one lookup.
-        if key not in self._by_key:
-            return
         self._marked[key] = None
         # One sweep per iteration of the event loop evaluates an operation once, however often its
         # keys are notified.

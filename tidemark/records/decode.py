@@ -26,6 +26,8 @@ from tidemark.records.varint import VarintError, read_varint, read_varlong
 
 #: Length, attributes, timestamp and offset delta, two lengths of nothing, no headers.
 RECORD_BYTES_MIN = 7
+#: Timestamp and offset delta of most first records.
+_FIRST_DELTAS = b"\0\0"
 
 
 @dataclass(slots=True)
@@ -133,8 +135,11 @@ def scan_unpacked(header: BatchHeader, payload: bytes) -> Iterator[tuple[int, bo
             if end > end_of_all:
                 raise CorruptBatch(f"a record of {size} bytes ends outside its batch")
             # The attributes byte is skipped: record batches of version 2 do not use it.
-            timestamp_delta, behind = read_varlong(payload, position + 1)
-            offset_delta, behind = read_varint(payload, behind)
+            if payload[position + 1 : position + 3] == _FIRST_DELTAS:
+                timestamp_delta, offset_delta, behind = 0, 0, position + 3
+            else:
+                timestamp_delta, behind = read_varlong(payload, position + 1)
+                offset_delta, behind = read_varint(payload, behind)
             # Key and value are skipped by their lengths. A negative length is null.
             key_bytes, behind = read_varint(payload, behind)
             if key_bytes > 0:

@@ -123,7 +123,7 @@ class ClientQuotas:
     ) -> None:
         self.windows = windows or Windows()
         self._now = now
-        self._table = QuotaTable()
+        self.apply(QuotaTable())
         self._measured = {
             (kind, by_any_name): WindowedRates[tuple[str | None, str | None]](
                 self.windows, MEASURED_MAX
@@ -140,11 +140,8 @@ class ClientQuotas:
     def apply(self, quotas: Iterable[ClientQuota] | QuotaTable) -> None:
         """Replace the quotas; measured usage is preserved."""
         self._table = quotas if isinstance(quotas, QuotaTable) else QuotaTable(quotas)
-
-    @property
-    def is_empty(self) -> bool:
-        """True if no client is limited."""
-        return self._table.is_empty
+        #: True if no client is limited. Each request reads it.
+        self.is_empty = self._table.is_empty
 
     def of(self, user: str, client_id: str) -> "RequestQuotas":
         """Return the quotas of one request."""

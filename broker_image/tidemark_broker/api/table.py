@@ -54,11 +54,18 @@ class Call:
     client: Client
     memory: ResponseMemory
     quotas: RequestQuotas | None = None
-    time_slice: TimeSlice = field(default_factory=TimeSlice)
     place: Place | None = None
     is_large: bool = False
     frame_bytes: int = 0
     client_id: str = ""
+    _time_slice: TimeSlice | None = None
+
+    @property
+    def time_slice(self) -> TimeSlice:
+        """Slice of the request, from its first use on. A small Produce uses none."""
+        if self._time_slice is None:
+            self._time_slice = TimeSlice()
+        return self._time_slice
 
     def wait_s(self, wished_s: float) -> float:
         """Return how many seconds the request may wait for an event: ``wished_s`` or less.

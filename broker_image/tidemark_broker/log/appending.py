@@ -62,6 +62,7 @@ def append_as_leader(
     origin: AppendOrigin = AppendOrigin.CLIENT,
     guard: VerificationGuard | None = None,
     reads: bool = False,
+    commits: bool = False,
 ) -> AppendInfo:
     """Check one batch of a client and append it, with offsets and the leader epoch set.
 
@@ -69,6 +70,7 @@ def append_as_leader(
     ``contents``: the batch's records, if they were read (:func:`batch_contents`).
     With ``reads`` the records of every batch with a valid header are checked. Those of a small one
     are read here; for others :class:`RecordsInDoubt` is raised, unless there are ``contents``.
+    ``commits``: the batch is committed by this append, because no other replica is waited for.
 
     ``guard``: proof that the transaction coordinator has confirmed, since
     :func:`begin_verification`, that the partition is part of the producer's transaction (KIP-890).
@@ -110,7 +112,7 @@ def append_as_leader(
                     # A retry of a stored batch: answer as for the first append.
                     return _appended_before(duplicate)
         # Update the producer's state after the append: a failed write must leave it unchanged.
-        rolled = _append(log, buffers, (batch,), now_ms, produced)
+        rolled = _append(log, buffers, (batch,), now_ms, produced, commits=commits)
         if known_entry is not None:
             log.producers.note_in_sequence(known_entry, header, batch)
     return AppendInfo(
@@ -368,6 +370,8 @@ def _append(
     batches: Sequence[BatchAt],
     now_ms: int,
     produced: Iterable[ProducerBatch],
+    *,
+    commits: bool = False,
 ) -> bool:
     """Write one run of batches into the active segment, after a roll if one is due.
 
@@ -389,7 +393,9 @@ def _append(
             active.aborted.append(aborted)
             log.has_aborted = True
     # From here readers see the batches.
-    log.bounds = log.bounds.appended(active.next_offset)
+    log.bounds = log.bounds.appended(active.next_offset, commits=commits)
+    if commits:
+        log.producers.on_high_watermark(active.next_offset)
     if last.leader_epoch != log.epochs.latest_epoch:
         # New epochs are added in memory. The next flush writes them to their file; until then a
         # recovery reads them from the batches.

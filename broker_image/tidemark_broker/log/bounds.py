@@ -59,13 +59,15 @@ class LogBounds(NamedTuple):
             end,
         )._checked()
 
-    def appended(self, end: int) -> "LogBounds":
-        """Advance the end to ``end`` (exclusive) after an append."""
+    def appended(self, end: int, *, commits: bool = False) -> "LogBounds":
+        """Advance the end to ``end`` (exclusive) after an append.
+
+        With ``commits`` the high watermark moves there too, because no other replica is waited for.
+        """
         assert end > self.end, (end, self)
+        high_watermark = end if commits else self.high_watermark
         # Called for each produce, here and below: _replace would take three times as long.
-        return LogBounds(
-            self.log_start, self.local_start, self.recovery_point, self.high_watermark, end
-        )
+        return LogBounds(self.log_start, self.local_start, self.recovery_point, high_watermark, end)
 
     def committed(self, offset: int) -> "LogBounds":
         """Raise the high watermark to ``offset``, but not above the local end."""

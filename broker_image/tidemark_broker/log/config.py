@@ -51,6 +51,26 @@ class LogConfig:
     tidemark_remote_copy_max_lag_bytes: int = _default("tidemark.remote.copy.max.lag.bytes")
     tidemark_remote_copy_paused: bool = _default("tidemark.remote.copy.paused")
     tidemark_remote_compression: str = _default("tidemark.remote.compression")
+    # Computed once, because each append reads them.
+    #: Whether ``cleanup.policy`` contains ``compact``.
+    compacts: bool = field(init=False, repr=False)
+    #: Age at which a segment is closed. Only closed segments are compacted, so the compaction lag
+    #: limits it (Kafka's ``LogConfig.maxSegmentMs``).
+    effective_segment_ms: int = field(init=False, repr=False)
+    #: Size at which a segment is closed. A tiered log closes it at half of its maximum lag, because
+    #: the next segment grows while this one is uploaded.
+    effective_segment_bytes: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Compute the fields that depend on others."""
+        compacts = "compact" in self.cleanup_policy
+        size = self.segment_bytes
+        if self.remote_storage_enable:
+            size = min(size, self.tidemark_remote_copy_max_lag_bytes // 2)
+        lag_ms = self.max_compaction_lag_ms if compacts else self.segment_ms
+        object.__setattr__(self, "compacts", compacts)
+        object.__setattr__(self, "effective_segment_ms", min(self.segment_ms, lag_ms))
+        object.__setattr__(self, "effective_segment_bytes", size)
 
     @classmethod
     def of(cls, entries: Mapping[str, str]) -> "LogConfig":
@@ -61,6 +81,8 @@ class LogConfig:
         """
         values: dict[str, Any] = {}
         for field_ in fields(cls):
+            if not field_.init:
+                continue
             key = TOPIC[field_.name.replace("_", ".")]
             if key.name in entries:
                 try:
@@ -103,32 +125,6 @@ class LogConfig:
     def delays_copies(self) -> bool:
         """Whether a closed segment is not copied at once (KIP-1241)."""
         return 0 not in (self.effective_copy_lag_ms, self.effective_copy_lag_bytes)
-
-    @property
-    def compacts(self) -> bool:
-        """Whether ``cleanup.policy`` contains ``compact``."""
-        return "compact" in self.cleanup_policy
-
-    @property
-    def effective_segment_ms(self) -> int:
-        """Age at which a segment is closed.
-
-        Only closed segments are compacted, so the compaction lag limits it (Kafka's
-        ``LogConfig.maxSegmentMs``).
-        """
-        lag_ms = self.max_compaction_lag_ms if self.compacts else self.segment_ms
-        return min(self.segment_ms, lag_ms)
-
-    @property
-    def effective_segment_bytes(self) -> int:
-        """Size at which a segment is closed.
-
-        A tiered log closes it at half of its maximum lag, because the next segment grows while this
-        one is uploaded.
-        """
-        if not self.remote_storage_enable:
-            return self.segment_bytes
-        return min(self.segment_bytes, self.tidemark_remote_copy_max_lag_bytes // 2)
 
     @property
     def limits_lag(self) -> bool:

@@ -217,7 +217,7 @@ class Dispatcher:
     ) -> Sequence[bytes] | None:
         """Count an answered request, and return its response frame in pieces."""
         self._answered(api, version, began_s)
-        if isinstance(answer, bytes):
+        if type(answer) is bytes:
             return [answer]
         if answer is None:
             return None

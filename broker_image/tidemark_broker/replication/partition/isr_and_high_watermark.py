@@ -47,21 +47,29 @@ def leader_view(partition: Partition, leader: LeaderRole) -> LeaderView:
     )
 
 
-def advance_after_append(partition: Partition) -> None:
-    """Advance the high watermark after the leader's own append, if that can move it.
+def commits_alone(partition: Partition) -> bool:
+    """Return whether an append of the leader commits, because there are no other replicas.
 
-    With a follower in the ISR it cannot: that follower's end bounds the high watermark and has not
-    moved.
+    Placeholders are no followers, but they count for the minimum.
     """
     leader = partition.leader
-    if leader is None or len(leader.row.isr) > 1:
-        return
-    # Without followers the decision is simple, and this is the path of each batch. Placeholders
-    # are no followers, but they count for the minimum.
-    if leader.followers or leader.row.has_eligible_leaders or partition.under_min_isr:
-        advance_high_watermark(partition)
-    elif partition.log.advance_high_watermark(partition.log.next_offset):
+    return not (
+        leader is None
+        or len(leader.row.isr) > 1
+        or leader.followers
+        or leader.row.has_eligible_leaders
+        or partition.under_min_isr
+    )
+
+
+def after_append(partition: Partition) -> None:
+    """Notify the operations that wait for the high watermark, which the append may have moved."""
+    leader, bounds = partition.leader, partition.log.bounds
+    if bounds.high_watermark == bounds.end:
         partition.context.purgatory.notify(partition.high_watermark_key)
+    # A follower in the ISR bounds the high watermark by its end, which has not moved.
+    elif leader is not None and len(leader.row.isr) <= 1:
+        advance_high_watermark(partition)
 
 
 def advance_high_watermark(partition: Partition) -> None:

@@ -302,7 +302,8 @@ class Partition:
     @property
     def under_min_isr(self) -> bool:
         """Whether the committed ISR is too small for acks=all."""
-        return self.is_below_min_isr(len(self.isr))
+        row = self.row
+        return self.is_below_min_isr(0 if row is None else len(row.isr))
 
     def is_below_min_isr(self, in_sync: int) -> bool:
         """Return whether an ISR of that size is too small for acks=all."""
@@ -317,7 +318,8 @@ class Partition:
         # A broker that was paused for long enough may be superseded.
         if self.role is not _LEADER or context.stall.must_be_silent(context.monotonic()):
             return ErrorCode.not_leader_or_follower
-        return self._check_epoch(current_leader_epoch)
+        # A Produce names no epoch.
+        return NO_ERROR if current_leader_epoch == -1 else self._check_epoch(current_leader_epoch)
 
     def check_replica(self, current_leader_epoch: int = -1) -> ErrorCode:
         """Return the error for a consumer that may read from followers too (KIP-392), or

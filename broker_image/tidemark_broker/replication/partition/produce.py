@@ -159,6 +159,7 @@ def _append(
             origin=origin,
             guard=guard,
             reads=reads,
+            commits=isr_and_high_watermark.commits_alone(partition),
         )
     except LogError as error:
         return _failed(partition, data, error)
@@ -328,7 +329,7 @@ def _appended(partition: Partition, info: AppendInfo) -> ProduceResult:
     context.purgatory.notify(partition.log_end_key)
     if info.rolled:
         context.purgatory.notify((PartitionChange.SEGMENT_ROLLED, partition.tp))
-    isr_and_high_watermark.advance_after_append(partition)
+    isr_and_high_watermark.after_append(partition)
     return ProduceResult(
         error=NO_ERROR,
         base_offset=info.base_offset,
