@@ -8,6 +8,7 @@ takes more than a second of a core, as much as two million records. With
 """
 
 import gc
+import socket
 import sys
 
 from pyspark import daemon
@@ -17,6 +18,8 @@ from tidemark_pipeline.read.workers import drop_archive_importers
 
 #: The kind of worker that runs tasks; the other kinds plan them.
 _TASKS = "pyspark.worker"
+
+_run_worker = daemon.worker
 
 
 def main() -> None:
@@ -34,7 +37,20 @@ def main() -> None:
     # Objects in the permanent generation are not visited, so their pages stay shared after a fork.
     gc.collect()
     gc.freeze()
+    daemon.worker = _worker
     daemon.manager()  # type: ignore[no-untyped-call]
+
+
+def _worker(connection: socket.socket, authenticated: bool) -> int:
+    """Run a worker until Spark closes its connection.
+
+    Spark closes a Unix domain socket before the worker has written its last bytes, and Spark's own
+    daemon would then print a stack trace at the end of each session.
+    """
+    try:
+        return int(_run_worker(connection, authenticated))  # type: ignore[no-untyped-call]
+    except BrokenPipeError:
+        return 1
 
 
 if __name__ == "__main__":

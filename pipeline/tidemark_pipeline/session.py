@@ -8,8 +8,11 @@ for its standard error. Failures are raised in Python. PySpark also prints each 
 as a page of JSON with Java's stack. These loggers are disabled, as the exception has the same text.
 """
 
+import atexit
 import contextlib
+import functools
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -40,6 +43,8 @@ _EXECUTOR_JAVA_OPTIONS = "spark.executor.extraJavaOptions"
 COLUMNAR_JAR = "tidemark-columnar.jar"
 _COLUMNAR = "io.tidemark.spark.ColumnarReads"
 _EXTENSIONS = "spark.sql.extensions"
+#: Longest path of a folder in which Spark 4.1 creates sockets.
+_SOCKET_FOLDER_MAX = 61
 #: Loggers to which PySpark also writes the exceptions that it raises.
 _TWICE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
@@ -131,11 +136,29 @@ def _settings(name: str, cores: int, master: str | None, scratch: str) -> SparkC
     if master is None or LOOPBACK in master:
         conf.set("spark.driver.host", LOOPBACK).set("spark.driver.bindAddress", LOOPBACK)
     if master is None:
+        # Bytes of Python workers then do not go through TCP. On a cluster, Spark would create the
+        # sockets in a folder that is shared with other users of the machine.
+        folder = _socket_folder()
+        if len(folder) <= _SOCKET_FOLDER_MAX:
+            conf.set("spark.python.unix.domain.socket.enabled", "true")
+            conf.set("spark.python.unix.domain.socket.dir", folder)
         return conf.set("spark.sql.shuffle.partitions", str(cores))
     # An executor that is about to be lost hands over its shuffle data first, as on spot nodes.
     conf.set("spark.executor.cores", str(cores)).set("spark.decommission.enabled", "true")
     conf.set("spark.storage.decommission.enabled", "true")
     return conf.set("spark.storage.decommission.shuffleBlocks.enabled", "true")
+
+
+@functools.cache
+def _socket_folder() -> str:
+    """Return a folder for Unix domain sockets, which only this user can open.
+
+    Spark does not authenticate clients of such sockets. The folder exists as long as the process,
+    because the JVM keeps it from the first session on.
+    """
+    folder = tempfile.mkdtemp(prefix="tidemark-sockets-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 # ------------------------------------------------------------ Progress

@@ -2,7 +2,10 @@
 
 import itertools
 import json
+import os
+import subprocess
 import sys
+import textwrap
 import uuid
 from pathlib import Path
 
@@ -71,6 +74,40 @@ def test_workers_are_forked_with_the_decoder_loaded(session: SparkSession) -> No
     ((loaded, frozen),) = session.sparkContext.parallelize([0], 1).map(looked).collect()
     assert loaded
     assert frozen > 10_000
+
+
+def test_unix_sockets_serve_each_session_of_a_process_and_end_without_a_trace(
+    flights: SmallTier, tmp_path: Path
+) -> None:
+    log = tmp_path / "spark.log"
+    # The JVM keeps the folder of its first session.
+    program = f"""
+        from pathlib import Path
+        from tidemark_pipeline.read.topic_source import read_topic
+        from tidemark_pipeline.session import local_session
+        for _ in range(2):
+            with local_session("sockets", short=True, log=Path({str(log)!r})) as session:
+                table = read_topic(session, {{"topic": "t", "path": {str(flights.path)!r}}})
+                rows = len(table.collect())
+                folder = Path(session.conf.get("spark.python.unix.domain.socket.dir"))
+                sockets = [path for path in folder.iterdir() if path.is_socket()]
+                print(rows, oct(folder.stat().st_mode & 0o777), len(sockets) > 1)
+        print(folder)
+    """
+    environment = dict(os.environ, TMPDIR="/tmp")
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    *sessions, folder = done.stdout.splitlines()
+    assert sessions == ["60 0o700 True"] * 2
+    assert not Path(folder).exists()
+    assert "Traceback" not in log.read_text()
 
 
 def test_aggregate_matches_plain_python(
