@@ -48,7 +48,7 @@ _layout = lru_cache(maxsize=256)(struct.Struct)
 class Repeat(Generic[Q, R]):
     """A request that was sent before. ``response`` is for the one who answers it."""
 
-    __slots__ = ("behind", "codec", "request", "response", "version")
+    __slots__ = ("behind", "codec", "place", "request", "response", "version")
 
     def __init__(self, version: int, request: Q, codec: TypeCodec, behind: bytes) -> None:
         self.version = version
@@ -58,6 +58,8 @@ class Repeat(Generic[Q, R]):
         #: Codec of the field, and the bytes behind it.
         self.codec = codec
         self.behind = behind
+        #: Length of the last frame, the bytes in front of the value there, its start and its end.
+        self.place = (0, b"", 0, 0)
 
 
 class Repeats(Generic[Q, R]):
@@ -133,11 +135,18 @@ def _prefix(codec: TypeCodec) -> bytes:
 
 def _field(frame: bytes, position: int, repeat: Repeat[Any, Any]) -> bytes | None:
     """Return the value of the field at ``position``, None unless the frame ends as it should."""
-    try:
-        value, end = repeat.codec.read(frame, position, _UNLIMITED)
-    except (ValueError, LookupError, struct.error):
-        return None
-    return value if frame[end:] == repeat.behind else None
+    size, prefix, start, end = repeat.place
+    # With the prefix and the length of the last frame, the value has the same place.
+    if len(frame) != size or frame[position:start] != prefix:
+        try:
+            value, end = repeat.codec.read(frame, position, _UNLIMITED)
+        except (ValueError, LookupError, struct.error):
+            return None
+        if value is None:
+            return None
+        start = end - len(value)
+        repeat.place = (len(frame), frame[position:start], start, end)
+    return frame[start:end] if frame[end:] == repeat.behind else None
 
 
 def response_template(frame: bytes, flipped: bytes) -> Callable[[int, int], bytes]:

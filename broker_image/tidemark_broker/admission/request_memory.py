@@ -17,7 +17,7 @@ request is always read to its end, so incomplete requests never wait for each ot
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -43,9 +43,9 @@ EXTENSIONS_MAX = 4
 EXTENSION_BYTES = 64 * 1024
 
 
-def weight(frames: Collection[Frame]) -> int:
-    """Memory of requests until they are answered."""
-    return sum(map(len, frames)) + _OBJECTS_BYTES * len(frames)
+def weight(frame: Frame) -> int:
+    """Memory of a request until it is answered."""
+    return len(frame) + _OBJECTS_BYTES
 
 
 class RequestBudget:
@@ -305,7 +305,7 @@ class ReadBackpressure:
         """
         frames = self._receiver.received(count)
         # Counted here, before any of them starts: they are in memory now.
-        self._budget.take(weight(frames))
+        self._budget.take(sum(map(weight, frames)))
         buffered_bytes = self._receiver.buffered_bytes
         # Nearly always there was no incomplete request before, and there is none now. A connection
         # that waits for memory, or is read although it is short, always has one.

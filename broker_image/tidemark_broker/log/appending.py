@@ -49,7 +49,7 @@ from tidemark_broker.log.validation import (
 )
 
 #: Batches up to this size are copied as a whole.
-_COPIED_BYTES = 1024
+_COPIED_BYTES = 4096
 
 
 def append_as_leader(

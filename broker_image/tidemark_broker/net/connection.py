@@ -253,7 +253,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         """
         self._mute.cancel()
         self._reading.stop()
-        request_bytes = weight(self._arrived) + sum(request.size for request in self._in_flight)
+        request_bytes = sum(map(weight, self._arrived)) + sum(
+            request.size for request in self._in_flight
+        )
         for request in self._in_flight:
             request.memory.set_reserved(0)
             if request.deferred is not None:
@@ -374,7 +376,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """
         if not (self._reading.waits_for_request or self._mute.is_on):
             return 0
-        return self._reading.partial_bytes + weight(self._arrived)
+        return self._reading.partial_bytes + sum(map(weight, self._arrived))
 
     def _authentication_timed_out(self) -> None:
         self.end(broker_table.AUTHENTICATION, "it did not authenticate in time")
@@ -458,7 +460,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         Every error ends the connection, because responses are in order and none can be left out.
         """
         memory = ResponseMemory(self.shared.budgets.responses)
-        request = _RequestInFlight(weight((frame,)), memory, is_alone)
+        request = _RequestInFlight(weight(frame), memory, is_alone)
         self._reading.waits_for_request = self._reading.waits_for_request or is_alone
         self._in_flight.append(request)
         # A request that waits for nothing is answered here. While a task has not started, later

@@ -49,7 +49,7 @@ def test_request_with_other_records_is_known(version: int) -> None:
     first = _frame(version, b"abc")
     assert _found(known, first) is None
     _learn(known, first)
-    for records in (b"abc", b"", b"x" * 126, b"x" * 127, b"x" * 20_000):
+    for records in (b"abc", b"abd", b"", b"x" * 126, b"x" * 127, b"x" * 20_000):
         frame = _frame(version, records)
         assert _found(known, frame) == _decoded(frame)
     # Null records are not a batch. Other requests, and other versions, have other fronts.

@@ -222,11 +222,14 @@ def committed_now(
     partition: Partition, appended: ProduceResult, *, acks: int
 ) -> ProduceResult | None:
     """Return the final result of a batch that needs no further wait, None if it must wait."""
-    if acks != ACKS_ALL or appended.error is not NO_ERROR:
+    # The ISR is large enough for acks=all, because it was before the append in this turn.
+    if (
+        acks != ACKS_ALL
+        or appended.error is not NO_ERROR
+        or partition.log.bounds.high_watermark >= appended.end_offset
+    ):
         return appended
-    if partition.log.high_watermark < appended.end_offset:
-        return None
-    return _result_once_committed(partition, appended)
+    return None
 
 
 class DelayedAppend:
@@ -323,7 +326,7 @@ def _failed(partition: Partition, data: bytes, error: LogError) -> ProduceResult
 
 def _appended(partition: Partition, info: AppendInfo) -> ProduceResult:
     """Notify the operations that wait for an append, and return its result."""
-    context = partition.context
+    context, bounds = partition.context, partition.log.bounds
     # Wake fetches before the high watermark is recomputed: followers may proceed.
     context.failures.succeeded(partition.tp)
     context.purgatory.notify(partition.log_end_key)
@@ -334,7 +337,7 @@ def _appended(partition: Partition, info: AppendInfo) -> ProduceResult:
         error=NO_ERROR,
         base_offset=info.base_offset,
         log_append_time_ms=info.log_append_time_ms,
-        log_start_offset=partition.log.log_start_offset,
+        log_start_offset=bounds.log_start,
         leader_epoch=partition.leader_epoch,
         end_offset=info.next_offset,
     )
