@@ -78,18 +78,22 @@ class ReadPlan:
         """Yield the work of each Spark task: a planned task, or several small ones in a row.
 
         A task costs about as much as reading a few megabytes, so small pieces of many partitions
-        are read by one.
+        are read by one. A small piece also joins the task before it of the same partition, usually
+        the tail on brokers the last segments of the tier.
         """
         most = min(task_bytes, _SMALL_BYTES)
         group: list[PlannedTask] = []
         size = 0
         for planned in self.tasks:
             planned_bytes = _size_of(planned.task)
-            if group and size + planned_bytes > most:
+            # A small piece of the same partition may make the task as large as the options request.
+            continues = planned_bytes <= most and group and group[-1].part == planned.part
+            if group and size + planned_bytes > (task_bytes if continues else most):
                 yield tuple(group)
                 group, size = [], 0
             group.append(planned)
             size += planned_bytes
+        # The last group has no piece after it.
         if group:
             yield tuple(group)
 

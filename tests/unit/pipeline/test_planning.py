@@ -204,6 +204,28 @@ def test_small_pieces_of_many_partitions_are_read_by_one_task() -> None:
     assert [len(group) for group in plan.groups(1)] == [1] * 21
 
 
+def test_a_small_tail_is_read_by_the_last_tier_task_of_its_partition() -> None:
+    def remote(partition: int, mebibytes: int) -> PlannedTask:
+        return planned(partition, RemoteTask.of(partition, [segment(0, 9, mebibytes << 20)]))
+
+    def tail(partition: int, mebibytes: int) -> PlannedTask:
+        return planned(partition, TailTask(partition, 10, 10 + mebibytes * 1024))
+
+    def sizes(*tasks: PlannedTask) -> list[int]:
+        plan = ReadPlan({}, tasks, ends_with_tier=False)
+        groups = list(plan.groups(64 << 20))
+        # Each task is in one group, in the order of the plan.
+        assert [task for group in groups for task in group] == list(tasks)
+        return [len(group) for group in groups]
+
+    assert sizes(remote(0, 40), tail(0, 7), remote(1, 40), tail(1, 7)) == [2, 2]
+    # A tail that is not small, or does not fit, is a task: another core may read it.
+    assert sizes(remote(0, 40), tail(0, 9)) == [1, 1]
+    assert sizes(remote(0, 60), tail(0, 7)) == [1, 1]
+    # So is the tail of another partition.
+    assert sizes(remote(0, 40), tail(1, 1)) == [1, 1]
+
+
 def test_a_part_of_a_segment_counts_by_its_share_of_the_bytes() -> None:
     complete = segment(0, 9, 1000)
     part = replace(complete, from_offset=5)
