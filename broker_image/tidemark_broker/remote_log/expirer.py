@@ -91,16 +91,17 @@ class Expirer:
         It is the head's current log start offset if nothing expires.
         """
         log, head = self._partition.log, self._writer.head
-        # An empty tier has nothing to expire.
-        if head.live_end is None:
-            return head.log_start_offset
         # Read now, so that a changed configuration applies to this run.
-        tier, config = self._shared.guard.tier(), log.config
+        config = log.config
         limits = RetentionLimits(
             retention_ms=config.retention_ms,
             retention_bytes=config.retention_bytes,
             deletes=config.deletes,
         )
+        # An empty tier has nothing to expire, and no thread is needed for a topic without limits.
+        if head.live_end is None or not limits.are_set:
+            return head.log_start_offset
+        tier = self._shared.guard.tier()
         new_start = await self._shared.pools.expiration(
             self._expired_up_to,
             tier,

@@ -7,7 +7,6 @@ status reports it (``damages``). For sequential readers data is loaded in advanc
 by threads that no request needs.
 """
 
-import asyncio
 import logging
 import uuid
 from collections import OrderedDict
@@ -46,7 +45,7 @@ from tidemark_broker.replication.remote import (
     RemoteUnavailable,
     TieredPartition,
 )
-from tidemark_broker.replication.threads import ThreadsBusy, soon
+from tidemark_broker.replication.threads import ThreadsBusy
 from tidemark_broker.replication.types import TopicIdPartition
 
 logger = logging.getLogger(__name__)
@@ -118,9 +117,15 @@ class RemoteFetcher:
         snapshot = self._snapshot(partition)
         stream = self._read_ahead.find(partition.key, offset)
         begin = None if stream is None else stream.end
+        is_continued = stream is not None and self._read_ahead.protects(stream)
 
         def work(tier: Tier) -> tuple[RemoteRead, _ReadEnd]:
-            return self._read(tier, partition, snapshot, offset, max_bytes, begin)
+            found, end = self._read(tier, partition, snapshot, offset, max_bytes, begin)
+            # The next read begins in the chunk in which this one has ended. Protected at once,
+            # because other reads evict it before the loop has the result.
+            if is_continued:
+                self.caches.protect(end.entry, end.position)
+            return found, end
 
         # Requests with the same offset and size share one read.
         found, end = await self._run(
@@ -457,9 +462,7 @@ class RemoteFetcher:
         stream.end = end.entry.segment_id, end.position
         if not self._read_ahead.protects(stream):
             return
-        # The next read begins in the chunk in which this one has ended.
-        self.caches.chunks.protect((end.entry.segment_id, end.position // self.caches.chunk_bytes))
-        pool, loop = self._shared.pools.fetcher, asyncio.get_running_loop()
+        pool = self._shared.pools.fetcher
         # Half of the threads at most load in advance, and one is always left for a request.
         while (
             pool.idle_threads > 1
@@ -467,8 +470,7 @@ class RemoteFetcher:
             and (span := self._read_ahead.next_span(stream)) is not None
         ):
             self._loads_in_advance += 1
-            future = pool.submit(end.load, self.caches, span)
-            future.add_done_callback(lambda _: soon(loop, self._load_ended))
+            pool.submit(partial(end.load, self.caches, span), self._load_ended)
 
     def _load_ended(self) -> None:
         self._loads_in_advance -= 1

@@ -8,7 +8,6 @@ have a limit in bytes; results with waiting requests do not count. A read that w
 a while is not started any more.
 """
 
-import asyncio
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from functools import partial
@@ -16,7 +15,7 @@ from typing import Generic, TypeVar
 
 from tidemark.lru import Lru
 from tidemark_broker.purgatory import Signal
-from tidemark_broker.replication.threads import ThreadPool, soon
+from tidemark_broker.replication.threads import ThreadPool
 
 R = TypeVar("R")
 
@@ -86,10 +85,10 @@ class ReadJobs(Generic[R]):
 
     def _begin(self, key: Hashable, work: Callable[[], R]) -> Job[R]:
         job: Job[R] = Job(key)
-        job.future = self._pool.submit(self._unless_abandoned, job, work)
+        job.future = self._pool.submit(
+            partial(self._unless_abandoned, job, work), partial(self._ended, job)
+        )
         self._jobs[key] = job
-        loop, ended = asyncio.get_running_loop(), partial(self._ended, job)
-        job.future.add_done_callback(lambda _: soon(loop, ended))
         return job
 
     def leave(self, job: Job[R], *, keep: bool = True) -> None:

@@ -96,7 +96,8 @@ class _BatchPosition:
 class Caches:
     """Chunks and indexes of all segments of a broker, each with a limit in bytes.
 
-    A segment id never refers to other bytes, so no entry is ever outdated.
+    A segment id never refers to other bytes, so no entry is ever outdated. Keys have it as a
+    number, because a UUID is hashed and compared in Python code.
     """
 
     def __init__(
@@ -120,13 +121,13 @@ class Caches:
         self.computing = BoundedSemaphore(max(1, (os.cpu_count() or 1) - 1))
         #: A whole number of pieces, so that a chunk can be checked by itself.
         self.chunk_bytes = -(-settings.chunk_bytes // PIECE_BYTES) * PIECE_BYTES
-        self.chunks: ByteCache[tuple[object, int], bytes] = ByteCache(
+        self.chunks: ByteCache[tuple[int, int], bytes] = ByteCache(
             settings.chunk_cache_bytes,
             len,
             advance_bytes=settings.read_ahead_total_bytes,
             on_unused=partial(count, tier_table.READ_AHEAD_UNUSED_BYTES),
         )
-        self.indexes: ByteCache[object, Indexes] = ByteCache(
+        self.indexes: ByteCache[int, Indexes] = ByteCache(
             settings.index_cache_bytes, lambda indexes: indexes.size_bytes
         )
 
@@ -135,12 +136,16 @@ class Caches:
         """Bytes in the caches in memory."""
         return self.chunks.size_bytes + self.indexes.size_bytes
 
+    def protect(self, entry: SegmentEntry, position: int) -> None:
+        """Keep the chunk with this byte of the segment as if it were loaded in advance."""
+        self.chunks.protect((entry.segment_id.int, position // self.chunk_bytes))
+
     def forget(self, segment_id: uuid.UUID) -> None:
         """Drop a segment's entries that were damaged, so that the store is read again."""
         if self.files is not None:
             self.files.forget({segment_id})
-        self.chunks.forget(lambda key: key[0] == segment_id)
-        self.indexes.forget(lambda key: key == segment_id)
+        self.chunks.forget(lambda key: key[0] == segment_id.int)
+        self.indexes.forget(lambda key: key == segment_id.int)
 
 
 class SegmentReader:
@@ -217,7 +222,7 @@ class SegmentReader:
 
         Chunks that are cached or being loaded are left out.
         """
-        size, segment_id = self._caches.chunk_bytes, self._entry.segment_id
+        size, segment_id = self._caches.chunk_bytes, self._entry.segment_id.int
         self._indexes()
         self._caches.chunks.load_in_advance(
             [(segment_id, number) for number in range(start // size, -(-end // size))],
@@ -228,7 +233,7 @@ class SegmentReader:
         """Load the indexes into the cache."""
         self._indexes()
 
-    def _fetch_in_advance(self, keys: Sequence[tuple[object, int]]) -> list[bytes]:
+    def _fetch_in_advance(self, keys: Sequence[tuple[int, int]]) -> list[bytes]:
         found = self._fetch([number for _, number in keys])
         self._caches.count(tier_table.READ_AHEAD_BYTES, sum(map(len, found)))
         return found
@@ -239,7 +244,7 @@ class SegmentReader:
         missing = [number for number in range(first, last + 1) if number not in self._chunks]
         if not missing:
             return
-        segment_id = self._entry.segment_id
+        segment_id = self._entry.segment_id.int
         found = self._caches.chunks.get_many(
             [(segment_id, number) for number in missing],
             lambda keys: self._fetch([number for _, number in keys]),
@@ -331,14 +336,8 @@ class SegmentReader:
             end = last if last > begin else end
         last_chunk = max(begin, end - 1) // size
         self._load(begin // size, last_chunk)
-        loaded_end = min((last_chunk + 1) * size, self._entry.size_bytes)
-        if position is None:
-            return loaded_end
-        # Batches behind the last indexed one may be whole. What is not returned is not copied.
-        limit = min(loaded_end, begin + max_bytes)
-        while end + HEADER_BYTES <= limit and (batch := self._batch_at(end)).end <= limit:
-            end = batch.end
-        return end
+        # Batches behind the last indexed one may be whole, too.
+        return min((last_chunk + 1) * size, self._entry.size_bytes)
 
     def _first_in_batch(
         self,
@@ -439,7 +438,7 @@ class SegmentReader:
 
     def _indexes(self) -> Indexes:
         if self._held is None:
-            self._held = self._caches.indexes.get(self._entry.segment_id, self._load_indexes)
+            self._held = self._caches.indexes.get(self._entry.segment_id.int, self._load_indexes)
         return self._held
 
     def _load_indexes(self) -> Indexes:

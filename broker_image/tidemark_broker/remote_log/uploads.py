@@ -12,6 +12,7 @@ import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tidemark.tier.metadata.head import ManifestError
 from tidemark.tier.metadata.segment import SegmentEntry, SegmentState
@@ -71,7 +72,7 @@ class Uploads:
     def given_up(self, upload: Upload) -> None:
         """Clean up after an upload whose copy failed or was cancelled or fenced; see the module."""
         try:
-            self._expiration.submit(drop_if_unreferenced, upload)
+            self._expiration.submit(partial(drop_if_unreferenced, upload))
         except ThreadsBusy:
             logger.info("%s: its cleanup is left to the next claim", upload.entry.key)
 

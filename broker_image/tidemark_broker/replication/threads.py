@@ -96,21 +96,29 @@ class ThreadPool:
                 work.exception()
             raise
 
-    def submit(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
+    def submit(
+        self, function: Callable[[], R], then: Callable[[], object] = lambda: None
+    ) -> "Future[R]":
         """Queue a call that runs to its end, also if the caller is cancelled.
 
-        Raises :class:`ThreadsBusy`.
+        ``then`` is called on the loop's thread after the end, also of a call that is cancelled or
+        dropped. Raises :class:`ThreadsBusy`.
         """
         self._check_room()
         loop = asyncio.get_running_loop()
-        future = self._executor.submit(partial(self._timed, partial(function, *args, **kwargs)))
+
+        def ended() -> None:
+            self._ended()
+            then()
+
+        future = self._executor.submit(self._timed, function)
         self._pending += 1
-        future.add_done_callback(lambda _: soon(loop, self._ended))
+        future.add_done_callback(lambda _: soon(loop, ended))
         return future
 
     async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Wait for a call. If the caller is cancelled, a running call ends by itself."""
-        return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
+        return await asyncio.wrap_future(self.submit(partial(function, *args, **kwargs)))
 
     @property
     def is_busy(self) -> bool:

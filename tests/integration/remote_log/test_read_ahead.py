@@ -54,13 +54,33 @@ async def test_next_segment_of_a_sequential_reader_is_loaded_in_advance(
     await loaded(host)
     assert host.gauge(tier_table.READ_AHEAD_BYTES) > 0
     indexes = host.remote._fetcher.caches.indexes
-    assert second.segment_id in indexes
+    assert second.segment_id.int in indexes
     # Without the store the reader still continues in the next segment.
     with blocking(host, "reads"):
         found = await host.remote.read(
             host.partition, second.start_offset, 100_000, asyncio.get_running_loop().time() + 5
         )
         assert found.next_offset > second.start_offset
+
+
+async def test_chunk_of_the_next_read_is_kept_before_the_loop_has_the_result(
+    make_host: MakeHost,
+) -> None:
+    # One thread loads nothing in advance, so only the chunks of the reads are in the cache.
+    host = await filled(make_host, remote_log_reader_threads=1)
+    fetcher, (entry, *_), offset = host.remote._fetcher, live(host), 0
+    read_bytes, deadline_s = 200_000, asyncio.get_running_loop().time() + 10
+    for _ in range(2):
+        found = await host.remote.read(host.partition, offset, read_bytes, deadline_s)
+        offset = found.next_offset
+    reading = asyncio.create_task(host.remote.read(host.partition, offset, read_bytes, deadline_s))
+    # The task submits its job in its first step. Wait in the loop's thread, as if it were busy.
+    await asyncio.sleep(0)
+    (job,) = fetcher._jobs._jobs.values()
+    _, end = job.future.result(10)
+    chunk = entry.segment_id.int, end.position // fetcher.caches.chunk_bytes
+    assert chunk in fetcher.caches.chunks._unused
+    await reading
 
 
 async def test_no_byte_is_requested_twice_from_the_store(make_host: MakeHost) -> None:

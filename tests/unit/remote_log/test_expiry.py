@@ -75,6 +75,23 @@ def test_size_retention_deletes_only_complete_segments_above_the_limit() -> None
     assert expired(live, local=10_000, retention_bytes=-1) is None
 
 
+@pytest.mark.parametrize(
+    ("retention_ms", "retention_bytes", "deletes", "are_set"),
+    [(-1, -1, True, False), (0, -1, True, True), (-1, 0, True, True), (0, 0, False, False)],
+)
+def test_limits_without_a_value_expire_nothing(
+    retention_ms: int, retention_bytes: int, deletes: bool, are_set: bool
+) -> None:
+    limits = RetentionLimits(
+        retention_ms=retention_ms, retention_bytes=retention_bytes, deletes=deletes
+    )
+    assert limits.are_set is are_set
+    expires = retention.expired_up_to(
+        [entry(0)], limits, live_bytes=100, local_bytes=0, now_ms=9 * DAY_MS
+    )
+    assert (expires is not None) is are_set
+
+
 def test_a_topic_that_does_not_delete_expires_nothing() -> None:
     limits = RetentionLimits(retention_ms=0, retention_bytes=0, deletes=False)
     assert (

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -20,19 +21,22 @@ from tidemark_broker.replication.threads import ThreadPool, ThreadsBusy
 async def test_a_pool_rejects_calls_beyond_its_queue_and_after_its_end() -> None:
     pool, release = ThreadPool("p", threads=1, pending_max=1), threading.Event()
     # One call runs and one waits in the queue of one.
-    calls = [pool.submit(release.wait, 5) for _ in range(2)]
+    wait, ended = partial(release.wait, 5), list[int]()
+    calls = [pool.submit(wait, lambda: ended.append(threading.get_ident())) for _ in range(2)]
     assert (pool.queue_size, pool.idle_threads) == (1, 0)
     with pytest.raises(ThreadsBusy):
-        pool.submit(release.wait, 5)
+        pool.submit(wait)
     assert pool.rejected_total == 1
     release.set()
     assert [await asyncio.wrap_future(call) for call in calls] == [True, True]
     await asyncio.sleep(0)
     assert pool.idle_threads == 1
+    # The caller is notified of each end on its own thread.
+    assert ended == [threading.get_ident()] * 2
     assert 0 <= pool.idle_share <= 1
     await pool.close()
     with pytest.raises(ThreadsBusy, match="closed"):
-        pool.submit(release.wait, 5)
+        pool.submit(wait)
 
 
 def test_a_cache_evicts_the_least_recently_used_entry() -> None:

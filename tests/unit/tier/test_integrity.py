@@ -1,6 +1,9 @@
 """A segment's object is used completely as it was copied, or not at all."""
 
+import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.records.batch import CorruptBatch, iter_headers, restamp
+from tidemark.records.batch import BatchHeader, CorruptBatch, iter_headers, restamp
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.split_bytes import SplitBytes
 from tidemark.tier.metadata.segment import DigestAlgorithm, Digests, SegmentEntry
@@ -243,6 +246,24 @@ def test_crcs_of_a_log_in_parts_are_checked(part_bytes: int) -> None:
     ):
         with pytest.raises(CorruptBatch, match=message):
             list(sound_batches(parts_of(change, part_bytes)))
+
+
+def test_one_thread_at_a_time_checks_crcs(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = bytes(log_of(*((number, 1) for number in range(200))))
+    check, at_work, together = SplitBytes.check_crc, set[int](), set[int]()
+
+    def recorded(data: SplitBytes, position: int, header: BatchHeader) -> None:
+        at_work.add(threading.get_ident())
+        together.add(len(at_work))
+        # Gives other threads a turn within the check.
+        os.sched_yield()
+        check(data, position, header)
+        at_work.remove(threading.get_ident())
+
+    monkeypatch.setattr(SplitBytes, "check_crc", recorded)
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda _: list(sound_batches([log])), range(4))) == [[log]] * 4
+    assert together == {1}
 
 
 @pytest.mark.parametrize("cut_bytes", [1, 70])

@@ -22,6 +22,11 @@ class RetentionLimits:
     retention_bytes: int
     deletes: bool = True
 
+    @property
+    def are_set(self) -> bool:
+        """Whether anything may expire."""
+        return self.deletes and max(self.retention_ms, self.retention_bytes) >= 0
+
 
 class Expiring:
     """Selection of the expired segments, oldest first.

@@ -24,6 +24,7 @@ gap is damage.
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from threading import Lock
 from typing import Protocol
 
 from blake3 import blake3
@@ -311,6 +312,11 @@ def _sliced(data: bytes) -> Iterator[bytes]:
         yield data[begin : begin + DIGEST_BYTES]
 
 
+#: Held by the thread that goes through the batches of a copy. It is Python code, so more threads
+#: would not be faster, and the event loop would wait for each of them in turn.
+_CHECKING = Lock()
+
+
 def sound_batches(parts: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the parts of a whole log, and check the CRC-32C of each batch in them.
 
@@ -319,9 +325,10 @@ def sound_batches(parts: Iterable[bytes]) -> Iterator[bytes]:
     rest = b""
     for part in parts:
         data, end = SplitBytes((rest, part), 0, len(rest) + len(part)), 0
-        for position, header in data.headers():
-            data.check_crc(position, header)
-            end = position + header.size_bytes
+        with _CHECKING:
+            for position, header in data.headers():
+                data.check_crc(position, header)
+                end = position + header.size_bytes
         # The next part continues the last batch.
         rest = part[end - len(rest) :] if end else rest + part
         yield part

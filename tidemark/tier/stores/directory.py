@@ -442,7 +442,7 @@ def _next_folder(above: int, part: str, *, make: bool) -> int:
 def open_file(root: Path, parts: Sequence[str]) -> Iterator[int]:
     """Yield a descriptor of a file below ``root``, for reading. Raises ``OSError``."""
     descriptor = _open_at_once(root, parts)
-    # The walk also finds the error of a call that failed.
+    # The walk also finds the error of a call that failed, and the way through a link to the root.
     if descriptor < 0:
         with open_folder(root, parts[:-1]) as folder:
             descriptor = os.open(parts[-1], _FILE, dir_fd=folder)
@@ -454,23 +454,20 @@ def open_file(root: Path, parts: Sequence[str]) -> Iterator[int]:
         os.close(descriptor)
 
 
-#: Number of ``openat2``, the same on all architectures, and its argument: flags, mode, and
-#: RESOLVE_BENEATH with RESOLVE_NO_SYMLINKS.
-_OPENAT2, _HOW = 437, struct.pack("=QQQ", _FILE, 0, 0x08 | 0x04)
+#: Number of ``openat2``, the same on all architectures, and its arguments: the working directory,
+#: then flags, mode and RESOLVE_NO_SYMLINKS.
+_OPENAT2, _AT_FDCWD, _HOW = 437, -100, struct.pack("=QQQ", _FILE, 0, 0x04)
 
 
 def _open_at_once(root: Path, parts: Sequence[str]) -> int:
-    """Return a descriptor of a file below ``root`` without following links.
+    """Return a descriptor of a file below ``root``, whose whole path has no link.
 
     Negative if that failed for any reason, for example on a kernel before 5.6 or another system.
     """
     if _system_call is None:
         return -1
-    folder = os.open(root, _FOLDER)
-    try:
-        return _system_call(_OPENAT2, folder, "/".join(parts).encode(), _HOW, len(_HOW))
-    finally:
-        os.close(folder)
+    path = os.fsencode(root.joinpath(*parts))
+    return _system_call(_OPENAT2, _AT_FDCWD, path, _HOW, len(_HOW))
 
 
 def _find_system_call() -> Callable[..., int] | None:

@@ -196,8 +196,7 @@ async def _fill(candidate: _Candidate, services: HandlerServices, deadline_s: fl
         read.result = candidate.to_leader()
         return
     try:
-        async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):
-            found = await remote.read(source, read.request.offset, candidate.max_bytes, deadline_s)
+        found = await remote.read(source, read.request.offset, candidate.max_bytes, deadline_s)
     # The result has no error, so the client fetches the partition again.
     except TimeoutError:
         return

@@ -99,8 +99,7 @@ async def _read(
         # Without a remote log manager nothing can be in the tier: the metadata is stale.
         return _failed(partition, ErrorCode.kafka_storage_error)
     try:
-        async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):
-            found = await remote.read(partition, need.offset, need.max_bytes, deadline_s)
+        found = await remote.read(partition, need.offset, need.max_bytes, deadline_s)
     # The local result has no error, so the client fetches the partition again.
     except TimeoutError:
         return local
