@@ -32,9 +32,13 @@ class Leaf:
 
 
 class ClientAuthority:
-    """Signs what listeners and clients show."""
+    """Signs what listeners and clients show.
 
-    def __init__(self, name: str = "clients") -> None:
+    With ``identifiers`` the certificates have what Python clients require from Python 3.13 on.
+    """
+
+    def __init__(self, name: str = "clients", *, identifiers: bool = True) -> None:
+        self._identifiers = identifiers
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name.from_rfc4514_string(f"CN={name}")
         builder = self._builder(self._name, self._key)
@@ -81,7 +85,7 @@ class ClientAuthority:
         self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, ends: dt.timedelta = _DAY
     ) -> x509.CertificateBuilder:
         now = dt.datetime.now(dt.UTC)
-        return (
+        builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
@@ -90,3 +94,8 @@ class ClientAuthority:
             .not_valid_before(now - _DAY)
             .not_valid_after(now + ends)
         )
+        if not self._identifiers:
+            return builder
+        own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        return builder.add_extension(own, critical=False).add_extension(issuer, critical=False)

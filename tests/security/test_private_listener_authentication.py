@@ -128,7 +128,7 @@ async def test_impostor_of_the_leader_receives_nothing(tmp_path: Path) -> None:
     """A follower only speaks with the broker that it has dialed."""
     # The impostor has a valid certificate of broker 3, at the address where broker 1 is expected.
     listening = await asyncio.start_server(
-        lambda *_: None,
+        lambda _, writer: writer.close(),
         "127.0.0.1",
         0,
         ssl=files_of(TlsIdentity(CLUSTER_ID, 3), tmp_path / "other").contexts().server,

@@ -7,6 +7,7 @@ import gc
 import logging
 import ssl
 import struct
+import sys
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -406,6 +407,12 @@ async def test_silent_connections_are_closed_and_busy_ones_are_not() -> None:
 
 
 async def test_client_that_does_not_read_is_not_served() -> None:
+    # CPython gh-127655: asyncio's own loop, which brokers do not run, ignores the limit.
+    lacks_limit = (3, 12) <= sys.version_info < (3, 12, 9) or (
+        (3, 13) <= sys.version_info < (3, 13, 2)
+    )
+    if lacks_limit and isinstance(asyncio.get_running_loop(), asyncio.SelectorEventLoop):
+        pytest.skip("asyncio of this Python has no limit of unsent bytes")
     served = 0
     answer = _framed(bytes(1_000_000))
 

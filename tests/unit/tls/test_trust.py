@@ -86,7 +86,7 @@ def test_authority_without_key_identifiers_is_trusted(
     tmp_path: Path, context: Callable[[str], ssl.SSLContext]
 ) -> None:
     """Authorities of existing clusters have none, which Python 3.13 refuses by default."""
-    server = ClientAuthority().leaf(tmp_path, "CN=server")
+    server = ClientAuthority(identifiers=False).leaf(tmp_path, "CN=server")
     with pytest.raises(ssl.SSLCertVerificationError, match="Authority Key Identifier"):
         _handshake(ssl.create_default_context(cafile=server.trusted), server)
     _handshake(context(server.trusted), server)
@@ -103,7 +103,7 @@ def test_another_authority_is_refused(
 
 
 async def test_operator_trusts_an_authority_without_key_identifiers(tmp_path: Path) -> None:
-    server = ClientAuthority().leaf(tmp_path, "CN=server")
+    server = ClientAuthority(identifiers=False).leaf(tmp_path, "CN=server")
     access = KubernetesAccess(_kubeconfig(server.trusted, tmp_path))
     # Both clients of the operator: that of its requests, and kopf's for watches.
     client = ApiClient(await access.configuration())
