@@ -35,13 +35,21 @@ class ClientAuthority:
     """Signs what listeners and clients show.
 
     With ``identifiers`` the certificates have what Python clients require from Python 3.13 on.
+    ``issuer``: the authority above this one, None for a root.
     """
 
-    def __init__(self, name: str = "clients", *, identifiers: bool = True) -> None:
+    def __init__(
+        self,
+        name: str = "clients",
+        *,
+        identifiers: bool = True,
+        issuer: "ClientAuthority | None" = None,
+    ) -> None:
         self._identifiers = identifiers
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name.from_rfc4514_string(f"CN={name}")
-        builder = self._builder(self._name, self._key)
+        signer = issuer or self
+        builder = signer._builder(self._name, self._key)
         # Java's clients reject an authority without these two critical extensions.
         constraints = x509.BasicConstraints(ca=True, path_length=0)
         usage = x509.KeyUsage(
@@ -56,7 +64,7 @@ class ClientAuthority:
             decipher_only=False,
         )
         builder = builder.add_extension(constraints, critical=True)
-        self._own = builder.add_extension(usage, critical=True).sign(self._key, hashes.SHA256())
+        self._own = builder.add_extension(usage, critical=True).sign(signer._key, hashes.SHA256())
 
     def leaf(self, folder: Path, name: str, *, ends: dt.timedelta = _DAY) -> Leaf:
         """Issued to a distinguished name (RFC 4514), and to 127.0.0.1; valid until then from

@@ -19,7 +19,7 @@ from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.config.incluster_config import load_incluster_config
 from kubernetes.aio.config.kube_config import load_kube_config
 
-from tidemark.tls.trust import without_strict_extensions
+from tidemark.tls.trust import with_common_rules
 
 #: The library keeps certificates of kubeconfigs in files that all loaders of a process share, and
 #: names such a file before its content is written: two threads must not load at once.
@@ -31,7 +31,7 @@ class _Connection(kopf.ConnectionInfo):
     """Connection of kopf's watches, which accepts what the other clients accept."""
 
     def as_ssl_context(self) -> ssl.SSLContext:
-        return without_strict_extensions(super().as_ssl_context())
+        return with_common_rules(super().as_ssl_context())
 
 
 class AccessError(RuntimeError):
@@ -53,8 +53,6 @@ class KubernetesAccess:
                 await self._load(configuration)
         except (OSError, ValueError, ConfigException) as error:
             raise AccessError(f"no access to the Kubernetes API: {error}") from error
-        # As tidemark/tls/trust.py: the libraries are strict from Python 3.13 on.
-        configuration.disable_strict_ssl_verification = True
         # A retry inside the library would outlive the Lease's deadline.
         configuration.retries = None
         configuration.connection_pool_maxsize = 48

@@ -15,6 +15,7 @@ import aiohttp
 from kubernetes.aio.client.api_client import ApiClient
 
 from tidemark.error_text import error_text
+from tidemark.tls.trust import with_common_rules
 from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.errors import ApiServerUnavailable, KubeError, error_of
 from tidemark_operator.kube.kinds import Json, Kind, ObjectList, resource_version
@@ -47,7 +48,9 @@ class KubeApi:
     @classmethod
     async def open(cls, access: KubernetesAccess, timeout_s: float = REQUEST_TIMEOUT_S) -> Self:
         """Open a client with its own connections."""
-        return cls(ApiClient(await access.configuration()), timeout_s)
+        client = ApiClient(await access.configuration())
+        with_common_rules(client.rest_client.ssl_context)
+        return cls(client, timeout_s)
 
     async def close(self) -> None:
         """Close the connections."""

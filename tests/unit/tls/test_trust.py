@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kubernetes.aio.client.api_client import ApiClient
 
 from tests.security.client_certificates import ClientAuthority, Leaf
 from tidemark.kafka_client.access import Tls
@@ -15,6 +14,7 @@ from tidemark.tls.trust import trusting_context
 from tidemark_kube.kubeconfig import KubeconfigEntry
 from tidemark_kube.transport import tls_context
 from tidemark_operator.kube.access import KubernetesAccess
+from tidemark_operator.kube.client import KubeApi
 
 _DEFAULT = ssl.create_default_context
 
@@ -102,13 +102,24 @@ def test_another_authority_is_refused(
         _handshake(context(other.trusted), server)
 
 
-async def test_operator_trusts_an_authority_without_key_identifiers(tmp_path: Path) -> None:
-    server = ClientAuthority(identifiers=False).leaf(tmp_path, "CN=server")
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_intermediate_authority_is_trusted_without_its_root(
+    tmp_path: Path, context: Callable[[str], ssl.SSLContext]
+) -> None:
+    """Python 3.13 does so by default, and earlier versions do not."""
+    server = ClientAuthority(issuer=ClientAuthority("root")).leaf(tmp_path, "CN=server")
+    _handshake(context(server.trusted), server)
+
+
+@pytest.mark.parametrize(
+    "authority",
+    [ClientAuthority(identifiers=False), ClientAuthority(issuer=ClientAuthority("root"))],
+    ids=["without key identifiers", "without its root"],
+)
+async def test_operator_trusts_an_authority(authority: ClientAuthority, tmp_path: Path) -> None:
+    server = authority.leaf(tmp_path, "CN=server")
     access = KubernetesAccess(_kubeconfig(server.trusted, tmp_path))
     # Both clients of the operator: that of its requests, and kopf's for watches.
-    client = ApiClient(await access.configuration())
-    try:
-        _handshake(client.rest_client.ssl_context, server)
-    finally:
-        await client.close()
+    async with await KubeApi.open(access) as api:
+        _handshake(api._client.rest_client.ssl_context, server)
     _handshake((await access.kopf_login()).as_ssl_context(), server)
