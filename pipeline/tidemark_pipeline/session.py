@@ -43,8 +43,8 @@ _EXECUTOR_JAVA_OPTIONS = "spark.executor.extraJavaOptions"
 COLUMNAR_JAR = "tidemark-columnar.jar"
 _COLUMNAR = "io.tidemark.spark.ColumnarReads"
 _EXTENSIONS = "spark.sql.extensions"
-#: Longest path of a folder in which Spark 4.1 creates sockets.
-_SOCKET_FOLDER_MAX = 61
+#: Longest path of a folder in which Spark 4.1 creates sockets, in bytes.
+_SOCKET_FOLDER_BYTES_MAX = 61
 #: Loggers to which PySpark also writes the exceptions that it raises.
 _TWICE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
@@ -139,7 +139,7 @@ def _settings(name: str, cores: int, master: str | None, scratch: str) -> SparkC
         # Bytes of Python workers then do not go through TCP. On a cluster, Spark would create the
         # sockets in a folder that is shared with other users of the machine.
         folder = _socket_folder()
-        if len(folder) <= _SOCKET_FOLDER_MAX:
+        if len(os.fsencode(folder)) <= _SOCKET_FOLDER_BYTES_MAX:
             conf.set("spark.python.unix.domain.socket.enabled", "true")
             conf.set("spark.python.unix.domain.socket.dir", folder)
         return conf.set("spark.sql.shuffle.partitions", str(cores))
