@@ -78,8 +78,8 @@ class ReadPlan:
         """Yield the work of each Spark task: a planned task, or several small ones in a row.
 
         A task costs about as much as reading a few megabytes, so small pieces of many partitions
-        are read by one. A small piece also joins the task before it of the same partition, usually
-        the tail on brokers the last segments of the tier.
+        are read by one. A small piece also joins the task before it of the same partition. It is
+        usually the tail on brokers, and that task reads the last segments of the tier.
         """
         most = min(task_bytes, _SMALL_BYTES)
         group: list[PlannedTask] = []

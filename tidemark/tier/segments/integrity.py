@@ -16,10 +16,10 @@ Digests prove that a copy equals the broker's file, not that the file was valid.
 therefore checks the CRC-32C of each batch that it uploads, and says so in the auxiliary object.
 Readers check the CRCs of segments without that mark, which earlier versions copied.
 
-Entries of the manifest's first format have no digests. For them and for all others, base offsets
-must continue from the segment's start to its end. Offsets that a leader assigns have no gaps, and
-compaction (of a topic that was compacted before it was tiered) leaves none between batches, so a
-gap is damage.
+Entries of the manifest's first format have no digests, so the CRCs of their batches are always
+checked. In every segment, base offsets must continue from its start to its end. Offsets that a
+leader assigns have no gaps, and compaction (of a topic that was compacted before it was tiered)
+leaves none between batches, so a gap is damage.
 """
 
 import hashlib
@@ -312,7 +312,7 @@ def _sliced(data: bytes) -> Iterator[bytes]:
         yield data[begin : begin + DIGEST_BYTES]
 
 
-#: Held by the thread that goes through the batches of a copy. It is Python code, so more threads
+#: Held by the thread that checks the batches of a copy. The check is Python code, so more threads
 #: would not be faster, and the event loop would wait for each of them in turn.
 _CHECKING = Lock()
 

@@ -56,7 +56,7 @@ _READ_BYTES = 1 << 20
 
 
 class LocalLogDamaged(ValueError):
-    """A batch of the local log has a wrong CRC, so its segment is not copied."""
+    """A batch of the local log has a wrong CRC or is cut off, so its segment is not copied."""
 
 
 @dataclass(frozen=True, slots=True)
