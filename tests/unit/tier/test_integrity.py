@@ -235,21 +235,35 @@ def parts_of(log: bytes, size: int) -> list[bytes]:
     return [log[begin : begin + size] for begin in range(0, len(log), size)]
 
 
+def restamped(log: bytes, number: int, base_offset: int, epoch: int) -> bytes:
+    changed = bytearray(log)
+    restamp(changed, [position for position, _ in iter_headers(log)][number], base_offset, epoch)
+    return bytes(changed)
+
+
 @pytest.mark.parametrize("part_bytes", [1, 60, 61, 100, 10_000])
-def test_crcs_of_a_log_in_parts_are_checked(part_bytes: int) -> None:
-    log = bytes(log_of((10, 3), (13, 1), (14, 6)))
+def test_batches_of_a_log_in_parts_are_checked(place: Any, part_bytes: int) -> None:
+    log, entry = bytes(log_of((10, 3), (13, 1), (14, 6))), place.segment(10, 19)
     parts = parts_of(log, part_bytes)
-    assert list(sound_batches(parts)) == parts
+    assert list(sound_batches(parts, entry)) == parts
+    # No CRC covers the base offset and the leader epoch of a batch.
     for change, message in (
         (log[:-1] + bytes([log[-1] ^ 1]), "CRC of the batch at offset 14"),
         (log[:-1], "bytes are no whole batch"),
+        (restamped(log, 0, 0, 1), "begins with offset 0, not with 10"),
+        (restamped(log, 1, 12, 1), "begins with offset 12, not with 13"),
+        (restamped(log, 0, 10, 2), "the batch at offset 10 is of leader epoch 2"),
+        (restamped(log, 2, 14, 0), "the batch at offset 14 is of leader epoch 0"),
     ):
         with pytest.raises(CorruptBatch, match=message):
-            list(sound_batches(parts_of(change, part_bytes)))
+            list(sound_batches(parts_of(change, part_bytes), entry))
+    # Epochs that ended below the log start are not in the entry.
+    early = restamped(log, 0, 10, 0)
+    assert b"".join(sound_batches(parts_of(early, part_bytes), entry)) == early
 
 
-def test_one_thread_at_a_time_checks_crcs(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = bytes(log_of(*((number, 1) for number in range(200))))
+def test_one_thread_at_a_time_checks_crcs(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, entry = bytes(log_of(*((number, 1) for number in range(200)))), place.segment(0, 199)
     check, at_work, together = SplitBytes.check_crc, set[int](), set[int]()
 
     def recorded(data: SplitBytes, position: int, header: BatchHeader) -> None:
@@ -262,7 +276,8 @@ def test_one_thread_at_a_time_checks_crcs(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(SplitBytes, "check_crc", recorded)
     with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(lambda _: list(sound_batches([log])), range(4))) == [[log]] * 4
+        checked = threads.map(lambda _: list(sound_batches([log], entry)), range(4))
+        assert list(checked) == [[log]] * 4
     assert together == {1}
 
 

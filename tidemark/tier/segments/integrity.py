@@ -13,8 +13,8 @@ instructions. Both resist chosen collisions. Segments with SHA-256 stay readable
 digests. A merge gives their records to a segment with new ones.
 
 Digests prove that a copy equals the broker's file, not that the file was valid. The copier
-therefore checks the CRC-32C of each batch that it uploads, and says so in the auxiliary object.
-Readers check the CRCs of segments without that mark, which earlier versions copied.
+therefore checks each batch that it uploads, and says so in the auxiliary object. Readers check the
+CRCs of segments without that mark, which earlier versions copied.
 
 Entries of the manifest's first format have no digests, so the CRCs of their batches are always
 checked. In every segment, base offsets must continue from its start to its end. Offsets that a
@@ -317,17 +317,27 @@ def _sliced(data: bytes) -> Iterator[bytes]:
 _CHECKING = Lock()
 
 
-def sound_batches(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the parts of a whole log, and check the CRC-32C of each batch in them.
+def sound_batches(parts: Iterable[bytes], entry: SegmentEntry) -> Iterator[bytes]:
+    """Yield the parts of a segment's whole log, and check each batch in them as readers will.
 
+    A CRC-32C does not cover base offset and leader epoch, so these are compared with the entry.
     Raises CorruptBatch at the latest after the last part.
     """
-    rest = b""
+    epochs = frozenset(epoch for epoch, _ in entry.leader_epochs)
+    rest, expected, least_epoch = b"", entry.start_offset, -1
     for part in parts:
         data, end = SplitBytes((rest, part), 0, len(rest) + len(part)), 0
         with _CHECKING:
             for position, header in data.headers():
                 data.check_crc(position, header)
+                base, epoch = header.base_offset, header.partition_leader_epoch
+                if base != expected:
+                    raise CorruptBatch(f"a batch begins with offset {base}, not with {expected}")
+                # The entry does not name the epochs that ended below the log start.
+                is_early = least_epoch <= epoch < min(epochs, default=0)
+                if epoch not in epochs and not is_early:
+                    raise CorruptBatch(f"the batch at offset {base} is of leader epoch {epoch}")
+                expected, least_epoch = header.last_offset + 1, epoch
                 end = position + header.size_bytes
         # The next part continues the last batch.
         rest = part[end - len(rest) :] if end else rest + part

@@ -56,7 +56,7 @@ _READ_BYTES = 1 << 20
 
 
 class LocalLogDamaged(ValueError):
-    """A batch of the local log has a wrong CRC or is cut off, so its segment is not copied."""
+    """A batch of the local log is damaged, so its segment is not copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,8 @@ class RemoteStorageManager:
 
         The segment id selects the bucket. The log is hashed while it is uploaded, and the auxiliary
         object contains the digests of its pieces. Auxiliary data that says that the batches are
-        sound is verified: a batch with a wrong CRC raises LocalLogDamaged. Raises ValueError if the
-        local file cannot be read.
+        sound is verified: a damaged batch raises LocalLogDamaged. Raises ValueError if the local
+        file cannot be read.
         """
         with data.log.open("rb", buffering=0) as log:
             parts = _parts(log.fileno(), data.size_bytes)
@@ -355,7 +355,7 @@ def _parts(descriptor: int, size_bytes: int) -> Iterator[bytes]:
 def _sound(parts: Iterator[bytes], log: Path, entry: SegmentEntry) -> Iterator[bytes]:
     """Yield the parts of a local log. Raises LocalLogDamaged, before a damaged copy is complete."""
     try:
-        yield from sound_batches(parts)
+        yield from sound_batches(parts, entry)
     except CorruptBatch as error:
         raise LocalLogDamaged(
             f"{log} is damaged and not copied: {error}. Elect a replica whose log is sound, then "
