@@ -98,10 +98,13 @@ class Expirer:
             retention_bytes=config.retention_bytes,
             deletes=config.deletes,
         )
-        # An empty tier has nothing to expire, and no thread is needed for a topic without limits.
-        if head.live_end is None or not limits.are_set:
+        # An empty tier has nothing to expire.
+        if head.live_end is None:
             return head.log_start_offset
+        # A failed store is an error of a topic without limits, too, which needs no thread.
         tier = self._shared.guard.tier()
+        if not limits.are_set:
+            return head.log_start_offset
         new_start = await self._shared.pools.expiration(
             self._expired_up_to,
             tier,

@@ -85,6 +85,15 @@ async def test_folder_that_disappears_and_returns(host: TieredHost) -> None:
     await all_is_well(host, 600)
 
 
+async def test_folder_that_disappears_is_an_error_of_idle_topics(host: TieredHost) -> None:
+    """Nothing is produced, and without limits of retention nothing expires."""
+    await copied_before(host)
+    away = host.tier_path.rename(host.tier_path.with_name("away"))
+    await unavailable(host, "StoreDirectoryMissing", "does not exist", "mount")
+    away.rename(host.tier_path)
+    await all_is_well(host, 300)
+
+
 async def test_file_in_place_of_the_folder_is_reported_and_recovers(host: TieredHost) -> None:
     await copied_before(host)
     away = host.tier_path.rename(host.tier_path.with_name("away"))
