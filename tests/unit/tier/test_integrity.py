@@ -1,7 +1,9 @@
 """A segment's object is used completely as it was copied, or not at all."""
 
+import itertools
 import os
 import threading
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,7 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.records.batch import BatchHeader, CorruptBatch, iter_headers, restamp
+from tidemark.records.batch import (
+    BatchHeader,
+    CorruptBatch,
+    iter_headers,
+    require_crc,
+    restamp,
+)
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.split_bytes import SplitBytes
 from tidemark.tier.metadata.segment import DigestAlgorithm, Digests, SegmentEntry
@@ -249,7 +257,7 @@ def test_batches_of_a_log_in_parts_are_checked(place: Any, part_bytes: int) -> N
     # No CRC covers the base offset and the leader epoch of a batch.
     for change, message in (
         (log[:-1] + bytes([log[-1] ^ 1]), "CRC of the batch at offset 14"),
-        (log[:-1], "bytes are no whole batch"),
+        (log[:-1], "it ends within a batch"),
         (restamped(log, 0, 0, 1), "begins with offset 0, not with 10"),
         (restamped(log, 1, 12, 1), "begins with offset 12, not with 13"),
         (restamped(log, 0, 10, 2), "the batch at offset 10 is of leader epoch 2"),
@@ -262,19 +270,36 @@ def test_batches_of_a_log_in_parts_are_checked(place: Any, part_bytes: int) -> N
     assert b"".join(sound_batches(parts_of(early, part_bytes), entry)) == early
 
 
+def test_a_damaged_length_does_not_fill_the_memory(place: Any) -> None:
+    log = log_of((0, 1), (1, 1))
+    # The first batch says 16 MiB more than it has, as many as the whole log has.
+    log[8] ^= 1
+    part, count = bytes(64 * 1024), 100
+    parts = itertools.chain((bytes(log),), itertools.repeat(part, count))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptBatch, match="batch"):
+            for _ in sound_batches(parts, place.segment(0, 1)):
+                pass
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < len(part) * count / 10
+
+
 def test_one_thread_at_a_time_checks_crcs(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     log, entry = bytes(log_of(*((number, 1) for number in range(200)))), place.segment(0, 199)
-    check, at_work, together = SplitBytes.check_crc, set[int](), set[int]()
+    at_work, together = set[int](), set[int]()
 
-    def recorded(data: SplitBytes, position: int, header: BatchHeader) -> None:
+    def recorded(header: BatchHeader, crc: int) -> None:
         at_work.add(threading.get_ident())
         together.add(len(at_work))
         # Gives other threads a turn within the check.
         os.sched_yield()
-        check(data, position, header)
+        require_crc(header, crc)
         at_work.remove(threading.get_ident())
 
-    monkeypatch.setattr(SplitBytes, "check_crc", recorded)
+    monkeypatch.setattr(integrity, "require_crc", recorded)
     with ThreadPoolExecutor(4) as threads:
         checked = threads.map(lambda _: list(sound_batches([log], entry)), range(4))
         assert list(checked) == [[log]] * 4

@@ -30,12 +30,16 @@ from typing import Protocol
 from blake3 import blake3
 
 from tidemark.records.batch import (
+    CRC_COVERS_FROM,
+    HEADER_BYTES,
     BatchHeader,
     Buffer,
     CorruptBatch,
     check_crc,
+    compute_crc,
     iter_headers,
     parse_header,
+    require_crc,
 )
 from tidemark.records.split_bytes import SplitBytes
 from tidemark.tier.metadata.segment import DigestAlgorithm, SegmentEntry
@@ -320,30 +324,56 @@ _CHECKING = Lock()
 def sound_batches(parts: Iterable[bytes], entry: SegmentEntry) -> Iterator[bytes]:
     """Yield the parts of a segment's whole log, and check each batch in them as readers will.
 
-    A CRC-32C does not cover base offset and leader epoch, so these are compared with the entry.
     Raises CorruptBatch at the latest after the last part.
     """
-    epochs = frozenset(epoch for epoch, _ in entry.leader_epochs)
-    rest, expected, least_epoch = b"", entry.start_offset, -1
+    line, head = _LocalLine(entry), b""
+    # No part is kept, because a damaged length may name a batch as large as the segment.
     for part in parts:
-        data, end = SplitBytes((rest, part), 0, len(rest) + len(part)), 0
+        at = 0
         with _CHECKING:
-            for position, header in data.headers():
-                data.check_crc(position, header)
-                base, epoch = header.base_offset, header.partition_leader_epoch
-                if base != expected:
-                    raise CorruptBatch(f"a batch begins with offset {base}, not with {expected}")
-                # The entry does not name the epochs that ended below the log start.
-                is_early = least_epoch <= epoch < min(epochs, default=0)
-                if epoch not in epochs and not is_early:
-                    raise CorruptBatch(f"the batch at offset {base} is of leader epoch {epoch}")
-                expected, least_epoch = header.last_offset + 1, epoch
-                end = position + header.size_bytes
-        # The next part continues the last batch.
-        rest = part[end - len(rest) :] if end else rest + part
+            while at < len(part):
+                if len(head) < HEADER_BYTES:
+                    taken = part[at : at + HEADER_BYTES - len(head)]
+                    head, at = head + taken, at + len(taken)
+                    # The next part continues the header.
+                    if len(head) < HEADER_BYTES:
+                        break
+                    header = line.follow(head)
+                    left = header.size_bytes - HEADER_BYTES
+                    crc = compute_crc(head, CRC_COVERS_FROM, HEADER_BYTES)
+                # The records, as far as they are in this part.
+                end = min(at + left, len(part))
+                crc, left, at = compute_crc(part, at, end, crc), left - (end - at), end
+                if not left:
+                    require_crc(header, crc)
+                    head = b""
         yield part
-    if rest:
-        raise CorruptBatch(f"the last {len(rest)} bytes are no whole batch")
+    if head:
+        raise CorruptBatch("it ends within a batch")
+
+
+class _LocalLine:
+    """Sequence of the batches of a local log, which is about to become the segment ``entry``."""
+
+    def __init__(self, entry: SegmentEntry) -> None:
+        self._expected, self._least_epoch = entry.start_offset, -1
+        self._epochs = frozenset(epoch for epoch, _ in entry.leader_epochs)
+
+    def follow(self, head: bytes) -> BatchHeader:
+        """Return the header of the next batch, and check what no CRC covers: base offset and epoch.
+
+        Raises CorruptBatch.
+        """
+        header = parse_header(head)
+        base, epoch = header.base_offset, header.partition_leader_epoch
+        if base != self._expected:
+            raise CorruptBatch(f"a batch begins with offset {base}, not with {self._expected}")
+        # The entry does not name the epochs that ended below the log start.
+        is_early = self._least_epoch <= epoch < min(self._epochs, default=0)
+        if epoch not in self._epochs and not is_early:
+            raise CorruptBatch(f"the batch at offset {base} is of leader epoch {epoch}")
+        self._expected, self._least_epoch = header.last_offset + 1, epoch
+        return header
 
 
 #: (position in the log, bytes from there on, the batches in them: where each begins there).
