@@ -1,6 +1,7 @@
 """Log settings of a topic.
 
-Keys, types and defaults are those of the library's table: a field is its key with underscores.
+Keys, types and defaults are those of the library's table: a field is its key with underscores,
+unless it is computed.
 """
 
 from collections.abc import Mapping
