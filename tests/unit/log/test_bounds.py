@@ -13,6 +13,7 @@ _OFFSETS = st.integers(min_value=0, max_value=60)
 #: Events of a log. Each clamps the drawn offset into the range that the event allows.
 _EVENTS: dict[str, Callable[[LogBounds, int], LogBounds]] = {
     "append": lambda bounds, offset: bounds.appended(bounds.end + 1 + offset),
+    "append alone": lambda bounds, offset: bounds.appended(bounds.end + 1 + offset, commits=True),
     "commit": LogBounds.committed,
     "flush": lambda bounds, offset: bounds.flushed(min(offset, bounds.end)),
     "log start": lambda bounds, offset: bounds.with_log_start(min(offset, bounds.high_watermark)),
@@ -149,3 +150,10 @@ def test_a_recorded_log_start_is_never_beyond_the_records_that_a_crash_leaves(
         assert record.recordable(bounds) <= max(bounds.log_start, on_disk)
         assert record.durable <= min(record.checkpointed, bounds.log_start)
         assert record.target(bounds) <= bounds.high_watermark
+
+
+@given(_opened())
+def test_only_an_append_that_commits_moves_the_high_watermark(bounds: LogBounds) -> None:
+    end = bounds.end + 3
+    assert bounds.appended(end).high_watermark == bounds.high_watermark
+    assert bounds.appended(end, commits=True).high_watermark == end
