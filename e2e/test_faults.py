@@ -4,6 +4,7 @@ copying resumes.
 Directory: its folder is removed. S3: the Secret holds a wrong key, or the endpoint does not answer.
 """
 
+import shutil
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -169,3 +170,40 @@ def fails_and_heals(cluster: RunningCluster, trouble: Fault) -> None:
     wait(lambda: store_ready() == "True", "the Cluster to say that the tier answers again")
     wait(lambda: metric(cluster, topic, SEGMENTS) > segments, "copying to resume")
     assert consume(cluster, topic, 2 * BATCH) == list(range(2 * BATCH))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["replica", "disk"])
+def test_damaged_segment_is_copied_by_another_replica(
+    local_cluster: RunningCluster, lost: str
+) -> None:
+    # The test does what the message says.
+    cluster = local_cluster
+
+    def settled() -> dict[str, Any]:
+        return dict(cluster.view(topic).condition("TieringSettled"))
+
+    topic = cluster.new_topic(
+        replicationFactor=3,
+        config={"segment.bytes": "1048576", "retention.ms": "-1"},
+        tiering={"enabled": True, "localRetention": {"size": "1Mi"}},
+    )
+    leader = cluster.view(topic).rows[0].leader
+    folder = cluster.log_folder(leader, topic)
+    # A closed segment is damaged before it is copied.
+    with lasting(FolderGone(cluster)):
+        produce(cluster, topic, 0)
+        path = sorted(folder.glob("*.log"))[0]
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+    message = f"broker {leader}: {path} is damaged and not copied"
+    wait(lambda: message in settled().get("message", ""), "the Topic to name the segment", 120)
+    # The broker is stopped, which elects another replica. It fetches the records again.
+    cluster.local.stop_broker(leader)
+    wait(lambda: cluster.view(topic).rows[0].leader not in (leader, -1), "another leader")
+    shutil.rmtree(folder if lost == "replica" else folder.parent)
+    cluster.local.start_broker(leader)
+    wait(lambda: len(cluster.view(topic).rows[0].isr) == 3, "the replica to be in sync", 120)
+    wait(lambda: settled().get("status") == "True", "copying to resume", 120)
+    assert consume(cluster, topic, BATCH) == list(range(BATCH))

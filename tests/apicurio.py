@@ -5,12 +5,13 @@ import contextlib
 import os
 import shutil
 import subprocess
-import tarfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.suites.packages import unpack
 
 #: The newest that runs on Java 17.
 VERSION = "3.0.9"
@@ -51,8 +52,7 @@ def ensure_apicurio() -> Path:
         timeout=600,
     )
     archive = next(part.glob("*.tar.gz"))
-    with tarfile.open(archive) as packed:
-        packed.extractall(part, filter="data")
+    unpack(archive, part)
     archive.unlink()
     try:
         part.rename(folder)

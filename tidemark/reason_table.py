@@ -344,6 +344,12 @@ TIER: ReasonTable = {
         "Restore the object, or give up the records. Check whether another program deletes "
         "objects.",
     ),
+    Reason.OBJECT_VERSION_UNSUPPORTED: ReasonEntry(
+        "TieringSettled=False",
+        "A newer version of Tidemark wrote an object in the tier, in a format that the broker does "
+        "not know. Reads of its range fail and are retried. Nothing is lost.",
+        "Upgrade all brokers to the newest version that has used this tier.",
+    ),
     Reason.FENCED: ReasonEntry(
         "TieringSettled=False",
         "A newer leader or tiered epoch has claimed the head, so this leader has stopped.",

@@ -71,6 +71,7 @@ class Reason(enum.StrEnum):
     MANIFEST_REFUSED = "ManifestRefused"
     MANIFEST_CONTENDED = "ManifestContended"
     REMOTE_OBJECT_MISSING = "RemoteObjectMissing"
+    OBJECT_VERSION_UNSUPPORTED = "ObjectVersionUnsupported"
     FENCED = "Fenced"
     TOPIC_DELETED = "TopicDeleted"
     REMOTE_LOG_ERROR = "RemoteLogError"

@@ -33,7 +33,7 @@ from tidemark_broker.admission.response_memory import SMALL_BYTES, ResponseBudge
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.fetch_session import FetchSessionCache
 from tidemark_broker.api.read_confirmations import ConfirmationService, ReadConfirmations
-from tidemark_broker.api.services import HandlerServices, HandlerSettings, RemoteReadTurns
+from tidemark_broker.api.services import HandlerServices, HandlerSettings, RemoteReadRotation
 from tidemark_broker.api.serving.dispatcher import Dispatcher, PrivateDispatcher
 from tidemark_broker.api.table import PrivateApi
 from tidemark_broker.client_listeners import ClientListeners, user_store
@@ -199,7 +199,7 @@ class BrokerServer:
         )
         self.confirmation_service = ConfirmationService(self.manager.by_id)
         #: Spread of the consumers that read remote records over the replicas.
-        self.remote_read_turns = RemoteReadTurns()
+        self.remote_read_rotation = RemoteReadRotation()
         # The interfaces: Kafka's Apis for clients, and internal Apis for other brokers.
         self.dispatcher = self._dispatcher()
         self.listeners = ClientListeners(config, self.dispatcher, self.users, self.net_metrics)
@@ -269,7 +269,7 @@ class BrokerServer:
                 transactions=self.transactions,
                 marker_writer=self.marker_writer,
                 confirmations=self.confirmations,
-                remote_read_turns=self.remote_read_turns,
+                remote_read_rotation=self.remote_read_rotation,
             ),
             metrics=self.net_metrics,
         )
@@ -498,7 +498,9 @@ class BrokerServer:
             yield from group_metrics(self.groups)
             if self.context.remote is not None:
                 yield from self.context.remote.metrics()
-                yield from singles({tier_table.FETCH_REDIRECTS: self.remote_read_turns.redirects})
+                yield from singles(
+                    {tier_table.FETCH_REDIRECTS: self.remote_read_rotation.redirects}
+                )
             yield from self.cleaner.metrics()
             yield from transaction_metrics(self.transactions)
             yield from certificate_metrics(folders)

@@ -40,6 +40,8 @@ class LockRank(IntEnum):
 
     #: Quota of bytes that are copied to the tier.
     COPY_QUOTA = 60
+    #: Turn of a read of the tier on the event loop.
+    TIER_READ = 70
 
     #: Locks of threads. Creation of the log of one name.
     CREATING_LOG = 110

@@ -213,8 +213,8 @@ def tls_context(cluster: KubeconfigEntry, certificate: bytes) -> "ssl.SSLContext
     """Return the TLS settings: the cluster's authority, else those of the system."""
     # Imported only here, as commands that only print their help need neither.
     import ssl
-    import tempfile
 
+    from tidemark.scratch import ScratchFolder
     from tidemark.tls.trust import trusting_context
 
     authority = cluster.pem("certificate-authority")
@@ -225,10 +225,11 @@ def tls_context(cluster: KubeconfigEntry, certificate: bytes) -> "ssl.SSLContext
             context.verify_mode = ssl.CERT_NONE
         if certificate:
             # Python loads certificates from files only. It is private, and deleted at once.
-            with tempfile.NamedTemporaryFile() as file:
-                file.write(certificate)
-                file.flush()
-                context.load_cert_chain(file.name)
+            with ScratchFolder("key") as folder:
+                path = folder / "client.pem"
+                path.touch(mode=0o600)
+                path.write_bytes(certificate)
+                context.load_cert_chain(path)
     except (ssl.SSLError, UnicodeDecodeError) as error:
         raise KubeconfigError(f"a certificate of the kubeconfig cannot be used: {error}") from error
     return context

@@ -1,38 +1,32 @@
 """The process that Spark's Python workers are forked from, with their modules already loaded.
 
-Spark starts one daemon for each kind of worker and runs it as long as the session. Workers are
-forked from it, again after each minute without a task. Spark's own daemon loads nothing of this
+Spark starts a daemon for the workers that run tasks and runs it as long as the session. Workers
+are forked from it, again after each minute without a task. Spark's own daemon loads nothing of this
 package. Each worker then imports numpy, pyarrow and numba and loads the compiled decoder. That
 takes more than a second of a core, as much as two million records. With
-``spark.python.daemon.module`` set to this module it is done once, before the fork.
+``spark.python.daemon.module`` set to this module it is done once, before the fork. Workers that
+plan a query always start from Spark's own daemon (Spark's PythonPlannerRunner).
 """
 
 import gc
 import socket
-import sys
 
 from pyspark import daemon
 
 from tidemark.freed_memory import keep_freed_memory
 from tidemark_pipeline.read.workers import drop_archive_importers
 
-#: The kind of worker that runs tasks; the other kinds plan them.
-_TASKS = "pyspark.worker"
-
 _run_worker = daemon.worker
 
 
 def main() -> None:
     """Serve until Spark closes standard input, as Spark's own daemon does."""
-    if sys.argv[1:] == [_TASKS]:
-        # A planning worker loads no decoder: it needs the source alone.
-        from tidemark_pipeline.read.task_execution import load_decoder
+    # Before the first thread, which would get a heap for itself. The decoder's imports start
+    # threads, so they come later.
+    keep_freed_memory()
+    from tidemark_pipeline.read.task_execution import load_decoder
 
-        # Before the first thread, which would get a heap for itself.
-        keep_freed_memory()
-        load_decoder()
-    else:
-        import tidemark_pipeline.source  # noqa: F401 - for those who are forked
+    load_decoder()
     drop_archive_importers()
     # Objects in the permanent generation are not visited, so their pages stay shared after a fork.
     gc.collect()

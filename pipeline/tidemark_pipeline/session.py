@@ -12,9 +12,8 @@ import atexit
 import contextlib
 import functools
 import os
-import shutil
+import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -26,6 +25,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from tidemark.scratch import ScratchFolder
 from tidemark_pipeline.java import find_java
 from tidemark_pipeline.source import register
 
@@ -78,7 +78,8 @@ def local_session(
     if master is None or LOOPBACK in master:
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     with ExitStack() as stack:
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-spark-"))
+        stack.enter_context(unwinding_at_sigterm())
+        scratch = str(stack.enter_context(ScratchFolder("spark")))
         conf = _settings(name, cores, master, scratch)
         # Settings of the caller override the defaults.
         for key, value in (settings or {}).items():
@@ -89,6 +90,10 @@ def local_session(
         for option in (_JAVA_OPTIONS, *([] if master is None else [_EXECUTOR_JAVA_OPTIONS])):
             java = [UNCHECKED_ARROW, conf.get(option, ""), SHORT_JOB if short else ""]
             conf.set(option, " ".join(filter(None, java)))
+        # A JVM that is killed leaves its native libraries. Spark splits options at white space.
+        if len(_jvm_folder().split()) == 1:
+            option = f"-Djava.io.tmpdir={_jvm_folder()}"
+            conf.set(_JAVA_OPTIONS, f"{option} {conf.get(_JAVA_OPTIONS)}")
         if _has_columnar_jar(conf):
             conf.set(_EXTENSIONS, ",".join(filter(None, [conf.get(_EXTENSIONS, ""), _COLUMNAR])))
         gateway = None
@@ -105,6 +110,23 @@ def local_session(
             yield session
         finally:
             session.stop()
+
+
+@contextmanager
+def unwinding_at_sigterm() -> Iterator[None]:
+    """End ``with`` blocks at SIGTERM, whose default action would leave their files behind.
+
+    A handler of the caller stays in effect. Only the main thread can set one.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _has_columnar_jar(conf: SparkConf) -> bool:
@@ -138,7 +160,7 @@ def _settings(name: str, cores: int, master: str | None, scratch: str) -> SparkC
     if master is None:
         # Bytes of Python workers then do not go through TCP. On a cluster, Spark would create the
         # sockets in a folder that is shared with other users of the machine.
-        folder = _socket_folder()
+        folder = _jvm_folder()
         if len(os.fsencode(folder)) <= _SOCKET_FOLDER_BYTES_MAX:
             conf.set("spark.python.unix.domain.socket.enabled", "true")
             conf.set("spark.python.unix.domain.socket.dir", folder)
@@ -150,15 +172,15 @@ def _settings(name: str, cores: int, master: str | None, scratch: str) -> SparkC
 
 
 @functools.cache
-def _socket_folder() -> str:
-    """Return a folder for Unix domain sockets, which only this user can open.
+def _jvm_folder() -> str:
+    """Return a folder for Unix domain sockets and the JVM's files, which only this user can open.
 
     Spark does not authenticate clients of such sockets. The folder exists as long as the process,
     because the JVM keeps it from the first session on.
     """
-    folder = tempfile.mkdtemp(prefix="tidemark-sockets-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    folder = ScratchFolder("sockets")
+    atexit.register(folder.remove)
+    return str(folder.create())
 
 
 # ------------------------------------------------------------ Progress

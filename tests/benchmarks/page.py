@@ -6,6 +6,7 @@ python -m tests.benchmarks.page [--check] docs/benchmarks
 """
 
 import io
+import re
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -251,7 +252,8 @@ def picture(results: Results, replicas: int) -> str:
     Shown are single partitions without linger after rest, as far as they were measured.
     """
     measures = [m for m in LATENCY_MEASURES if m.replicas == replicas and _is_plain(m)]
-    # Without ids from a random seed and without the date, the text is the same each time.
+    # Without ids from a random seed and without the date, the text is the same each time, and after
+    # ``_rounded`` on each machine.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "tidemark"}):
         figure = Figure(figsize=(7.5, 4), layout="constrained")
         axes = figure.add_subplot()
@@ -279,7 +281,21 @@ def picture(results: Results, replicas: int) -> str:
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})
     # matplotlib leaves spaces at the end of some lines.
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+    return "\n".join(line.rstrip() for line in _rounded(text.getvalue()).splitlines()) + "\n"
+
+
+def _rounded(svg: str) -> str:
+    """Return a picture with coordinates of two decimals, and numbered identifiers.
+
+    The sixth decimal depends on the processor, and matplotlib's identifiers are hashes of it.
+    """
+    numbers: dict[str, str] = {}
+
+    def numbered(found: re.Match[str]) -> str:
+        return numbers.setdefault(found[0], f"id{len(numbers)}")
+
+    svg = re.sub(r"\b[a-z][0-9a-f]{10}\b", numbered, svg)
+    return re.sub(r"-?\d+\.\d{4,}", lambda found: f"{float(found[0]):.2f}", svg)
 
 
 def _is_plain(measure: LatencyMeasure) -> bool:

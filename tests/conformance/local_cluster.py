@@ -12,13 +12,13 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.orphans import found, look
 from tidemark.tier.open import open_tier
-from tidemark_cli.inspection.topic_rows import TopicRows, topic
+from tidemark_cli.inspection.topic_rows import TopicRows, condition, topic
 from tidemark_devcluster import settings as local_settings
 from tidemark_devcluster.cluster import LocalCluster
 from tidemark_devcluster.layout import Layout
 from tidemark_devcluster.settings import TIDEMARK
 from tidemark_devcluster.tier import storage
-from tidemark_kube.client import KubeClient
+from tidemark_kube.client import KubeClient, KubeRequestError
 from tidemark_operator.resources.names import GROUP, PLURALS, VERSION
 
 _numbers = itertools.count(1)
@@ -73,6 +73,26 @@ class RunningCluster:
         self.wait_for_leaders(name)
         return name
 
+    def problems(self) -> str:
+        """Return the last warnings in each log, and the objects that are not Ready."""
+        lines = []
+        for log in sorted((self.local.layout.root / "logs").glob("*.log")):
+            logged = log.read_text("utf-8", "replace").splitlines()
+            warnings = [line for line in logged if " WARNING " in line or " ERROR " in line]
+            lines += [f"{log.stem}: {line}" for line in warnings[-10:]]
+        try:
+            lines += self._not_ready()
+        except KubeRequestError as error:
+            lines.append(str(error))
+        return "\n".join(line[:400] for line in lines)
+
+    def _not_ready(self) -> Iterator[str]:
+        for kind in ("Broker", "Topic"):
+            for item in self.kube.objects(kind):
+                ready = condition(item, "Ready")
+                if ready.get("status") != "True":
+                    yield f"{kind} {item['metadata']['name']}: {ready}"
+
     def configure(self, config: Mapping[str, str | None]) -> None:
         """Change keys of the Cluster's configuration; None removes one."""
         place = f"namespaces/{self.kube.namespace}/{PLURALS['Cluster']}"
@@ -100,8 +120,11 @@ class RunningCluster:
         client.close()
 
 
-def wait(holds: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-    """Wait until ``holds`` is true; fails naming what was waited for."""
+def wait(holds: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
+    """Wait until ``holds`` is true; fails naming what was waited for.
+
+    The limit is generous, because other tests may use all cores.
+    """
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, f"waited {timeout_s:.0f} s for {what}"

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -545,8 +545,10 @@ class Proof:
         while not is_over():
             for worker, ticks in self._workers().items():
                 if ticks > before.get(worker, ticks):
-                    os.kill(worker, signal.SIGKILL)
-                    return worker
+                    # A worker that has ended meanwhile was not killed: find another one.
+                    with suppress(ProcessLookupError):
+                        os.kill(worker, signal.SIGKILL)
+                        return worker
             before |= {w: t for w, t in self._workers().items() if w not in before}
             time.sleep(0.005)
         return None

@@ -17,6 +17,7 @@ from tests.security.secured_broker import Secured, secured
 from tests.unit.api import api_requests as kafka
 from tests.user_states import user
 from tidemark.wire.connection import ConnectionClosed, KafkaConnection
+from tidemark.wire.framing import encode_request
 from tidemark_operator.check import listener_complaint
 from tidemark_operator.resources.broker_pod import ListenerProtocol
 from tidemark_operator.settings import BindAddress
@@ -185,6 +186,36 @@ async def test_hanging_handshakes_do_not_block_other_clients(
     assert cluster.broker.log_text().count("listener CERTS: closed a connection") <= 3
     await served.close()
     await late.close()
+
+
+async def test_log_files_are_mapped_for_plaintext_listeners_only(tmp_path: Path) -> None:
+    """TLS reads the bytes in the broker, which would be killed if a mapped file was cut."""
+    users = (
+        user("ANONYMOUS", "ALLOW WRITE TOPIC open", "ALLOW READ TOPIC open"),
+        user("CN=reader", "ALLOW READ TOPIC open"),
+    )
+    async with secured(tmp_path, *users, topics=("open",)) as cluster:
+        writer = await cluster.connect("CLEAR")
+        for _ in range(14):
+            request = kafka.produce(9, "open", kafka.batch(bytes(900_000)))
+            await writer.request(request, kafka.answer_type(0, 9), 5)
+        await writer.close()
+        reader = cluster.authority.leaf(tmp_path / "reader", "CN=reader")
+        tls = context(reader, cluster.server.trusted)
+        responses = []
+        for listener, secure in (("CLEAR", None), ("CERTS", tls)):
+            host, _, port = cluster.address(listener).rpartition(":")
+            stream, sender = await asyncio.open_connection(host, int(port), ssl=secure)
+            request = kafka.fetch(11, "open", 0, partition_max_bytes=1 << 25)
+            sender.write(encode_request(request, 1, "test"))
+            # The rest is more than the buffers of both sockets, so the broker still has it.
+            size = int.from_bytes(await stream.readexactly(4), "big")
+            maps = Path(f"/proc/{cluster.broker.pid}/maps").read_text()
+            assert (f"{0:020d}.log" in maps) is (secure is None)
+            responses.append(await stream.readexactly(size))
+            sender.close()
+        assert len(responses[0]) > 12_000_000
+        assert responses[0] == responses[1]
 
 
 async def test_plaintext_on_a_tls_listener_is_rejected(cluster: Secured) -> None:

@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +46,12 @@ def kept(name: str, pinned_by: Mapping[str, bytes], make: Callable[[Path], objec
                 make(made)
                 made.rename(folder)
     return folder
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Extract a tar archive into a folder. Raises :class:`Missing`."""
+    # Python before 3.11.4 has no extraction filter. tar refuses members outside of the folder.
+    command("tar", "-xf", archive, folder=folder)
 
 
 def command(*arguments: str | Path, folder: Path, environ: Mapping[str, str] | None = None) -> str:
@@ -135,8 +140,7 @@ def sdist(requirement: str, sha256: str) -> Path:
             folder=made,
         )
         (archive,) = made.glob("*.tar.gz")
-        with tarfile.open(archive) as packed:
-            packed.extractall(made, filter="data")
+        unpack(archive, made)
         archive.unlink()
 
     folder = kept(name, {"sha256": sha256.encode()}, make)
@@ -183,8 +187,7 @@ def npm_package(name: str, version: str, integrity: str, build: Callable[[Path],
         digest = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
         if f"sha512-{digest}" != integrity:
             raise Missing(f"{name} {version} is not what it was: sha512-{digest}")
-        with tarfile.open(archive) as packed:
-            packed.extractall(made, filter="data")
+        unpack(archive, made)
         archive.unlink()
         build(made)
 

@@ -6,11 +6,10 @@ manifests and the command line become these values, from which sockets are opene
 
 import socket
 import ssl
-import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
+from tidemark.scratch import ScratchFolder
 from tidemark.tls.trust import trusting_context
 
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
@@ -85,8 +84,8 @@ class Tls:
         # The client certificate: PEM text from a Secret, or files.
         if self.certificate.startswith(_PEM):
             # OpenSSL reads keys from files only: a private file that exists for a moment.
-            with tempfile.TemporaryDirectory(prefix="tidemark-") as folder:
-                both = Path(folder) / "tls.pem"
+            with ScratchFolder("key") as folder:
+                both = folder / "tls.pem"
                 both.touch(mode=0o600)
                 both.write_text(f"{self.key}\n{self.certificate}\n", encoding="utf-8")
                 context.load_cert_chain(both, password=_NO_PASSWORD)

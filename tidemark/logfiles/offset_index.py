@@ -81,9 +81,7 @@ class OffsetIndex:
 
     def last(self) -> tuple[int, int]:
         """Return (last offset, position) of the last entry; (base offset, 0) if empty."""
-        if not self._offsets:
-            return self.base_offset, 0
-        return self.base_offset + self._offsets[-1], self._positions[-1]
+        return self._last_of(len(self._offsets))
 
     def position_for(self, offset: int) -> int:
         """Return the position from which to walk to the batch that contains ``offset``."""
@@ -94,7 +92,17 @@ class OffsetIndex:
 
         (base offset, 0) if no batch at or below ``offset`` is indexed.
         """
-        count = bisect_right(self._offsets, offset - self.base_offset)
+        return self._last_of(bisect_right(self._offsets, offset - self.base_offset))
+
+    def entry_at(self, position: int) -> tuple[int, int]:
+        """Return (last offset, position) of the last indexed batch that begins there or before.
+
+        (base offset, 0) if there is none.
+        """
+        return self._last_of(bisect_right(self._positions, position))
+
+    def _last_of(self, count: int) -> tuple[int, int]:
+        """Return the last of the first ``count`` entries; (base offset, 0) of none."""
         if not count:
             return self.base_offset, 0
         return self.base_offset + self._offsets[count - 1], self._positions[count - 1]

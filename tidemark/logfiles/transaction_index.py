@@ -5,7 +5,7 @@ marker), last stable offset i64 right after the marker.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 _ENTRY = struct.Struct(">hqqqq")
@@ -25,6 +25,27 @@ class AbortedTxn(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
+
+
+class OpenTransactions:
+    """Open transactions of a log, whose batches are noted in their order."""
+
+    def __init__(self, first_offsets: Mapping[int, int]) -> None:
+        """``first_offsets``: that of each producer's transaction, in ascending order."""
+        self.first_offsets = dict(first_offsets)
+
+    def note_data(self, producer_id: int, base_offset: int) -> None:
+        """Account for a batch of a transaction."""
+        self.first_offsets.setdefault(producer_id, base_offset)
+
+    def end(self, producer_id: int, offset: int, *, is_commit: bool) -> AbortedTxn | None:
+        """Account for the marker at ``offset``; return the transaction that it aborts, or None."""
+        first = self.first_offsets.pop(producer_id, None)
+        # A transaction may have no records in this partition.
+        if first is None or is_commit:
+            return None
+        stable = next(iter(self.first_offsets.values()), offset + 1)
+        return AbortedTxn(producer_id, first, offset, stable)
 
 
 def encode_aborted(transactions: Iterable[AbortedTxn]) -> bytes:

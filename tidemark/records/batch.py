@@ -35,8 +35,8 @@ _CRC_CHUNK_BYTES = 256 * 1024
 
 _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
 
 
 class CorruptBatch(ValueError):
@@ -98,12 +98,12 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         """Whether the batch contains a control record, such as a transaction marker."""
-        return bool(self.attributes & _CONTROL)
+        return bool(self.attributes & CONTROL)
 
     @property
     def is_transactional(self) -> bool:
         """Whether the batch is part of a transaction."""
-        return bool(self.attributes & _TRANSACTIONAL)
+        return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def timestamp_type(self) -> TimestampType:
@@ -151,7 +151,7 @@ def codec_of(batch: Buffer) -> int:
 
 def is_transactional(batch: Buffer) -> bool:
     """Return whether the batch is part of a transaction; False if there is no whole header."""
-    return len(batch) >= HEADER_BYTES and bool(batch[ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL)
+    return len(batch) >= HEADER_BYTES and bool(batch[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL)
 
 
 def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tidemark.tier.metadata import queries
 from tidemark.tier.metadata.head import Head, HeadPosition
-from tidemark.tier.metadata.manifest import LoadedHead, ManifestStore, PageNotFound
+from tidemark.tier.metadata.manifest import LoadedHead, ManifestStore, PageCache, PageNotFound
 from tidemark.tier.metadata.queries import Pages, SegmentRange
 from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.metadata.topics import TopicCatalog, TopicObject
@@ -44,6 +44,13 @@ class Snapshot:
     def find(self, offset: int) -> SegmentEntry | None:
         """Return the segment that serves one offset, or None (``queries.find``)."""
         return queries.find(self.head, self.pages, offset)
+
+    def find_cached(self, offset: int) -> SegmentEntry | None:
+        """Return what :meth:`find` does, or raise NotInMemory instead of loading a page."""
+        pages = self.pages
+        return queries.find(
+            self.head, pages.without_loads() if isinstance(pages, PageCache) else pages, offset
+        )
 
     def live_segments(self) -> Iterator[SegmentEntry]:
         """Yield all segments that the tier serves, oldest first (``queries.live_segments``)."""

@@ -259,11 +259,11 @@ def bytes_codec(*, flexible: bool) -> TypeCodec:
 def without_none(annotation: Any) -> tuple[Any, bool]:
     """Return the type in an optional one, and whether it is optional.
 
-    Bytes may be :class:`SplitBytes` instead, when they are written.
+    Bytes may be :class:`SplitBytes` or a view instead, when they are written.
     """
     if isinstance(annotation, types.UnionType):
         args = typing.get_args(annotation)
-        (only,) = (a for a in args if a not in (types.NoneType, SplitBytes))
+        (only,) = (a for a in args if a not in (types.NoneType, SplitBytes, memoryview))
         return only, types.NoneType in args
     return annotation, False
 

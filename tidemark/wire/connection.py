@@ -160,7 +160,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """End the connection at once: unsent data is lost."""
         self._end("given up by this side")
-        if self._transport is not None:
+        # Python 3.11.2 of Debian raises AttributeError for a TLS connection that was lost.
+        if self._transport is not None and not self._lost.done():
             self._transport.abort()
 
     # ------------------------------------------------------------ asyncio.BufferedProtocol

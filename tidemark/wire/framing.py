@@ -153,7 +153,11 @@ def encode_response_pieces(value: Any, correlation_id: int, entity_type: Any) ->
     The pieces are for ``transport.writelines``. ApiVersions keeps header version 0 in its flexible
     versions too.
     """
-    body = body_pieces(value, entity_type)
+    return response_pieces(body_pieces(value, entity_type), correlation_id, entity_type)
+
+
+def response_pieces(body: list[bytes], correlation_id: int, entity_type: Any) -> list[bytes]:
+    """Return the frame of an encoded body, in pieces. Changes ``body``."""
     tags = b"\x00" if _has_tags(entity_type) else b""
     size = 4 + len(tags) + sum(map(len, body))
     body[0] = _RESPONSE_HEAD.pack(size, correlation_id) + tags + body[0]

@@ -65,7 +65,9 @@ class Repeat(Generic[Q, R]):
 class Repeats(Generic[Q, R]):
     """Requests of one Api that a connection has sent before, by their bytes in front of the field.
 
-    The field has Kafka's type *records*, and only tagged fields follow it.
+    The field has Kafka's type *records*, and only tagged fields follow it. A frame is looked up
+    without its Api key and correlation id, so :meth:`find` and :meth:`learn` must only be called
+    for frames of that one Api.
     """
 
     __slots__ = ("_fronts", "_lengths", "_misses")

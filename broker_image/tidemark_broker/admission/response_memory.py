@@ -84,7 +84,9 @@ class UnsentResponses:
         self._emptied = emptied
         self._paused = False
         self._last_progress_s = 0.0
-        self._last_unsent_bytes = 0
+        #: Bytes that were written, and how many of them the socket had taken at the last check.
+        self._written_bytes = 0
+        self._last_sent_bytes = -1
 
     @property
     def unsent_bytes(self) -> int:
@@ -94,6 +96,7 @@ class UnsentResponses:
     def add(self, response: ResponseMemory) -> None:
         """Take over the memory of a written response until it is sent."""
         size = response.reserved_bytes
+        self._written_bytes += size
         response.set_reserved(0)
         # The transport has already written what the socket takes, usually everything.
         if size > _TRACKED_BYTES and self._buffered_bytes():
@@ -136,8 +139,9 @@ class UnsentResponses:
         Must be called repeatedly.
         """
         size = self._buffered_bytes()
-        # Any progress restarts the period.
-        if size == 0 or size < self._last_unsent_bytes or not self._last_unsent_bytes:
+        sent_bytes = self._written_bytes - size
+        # Any progress restarts the period. More responses may be written meanwhile.
+        if size == 0 or sent_bytes != self._last_sent_bytes:
             self._last_progress_s = self._loop.time()
-        self._last_unsent_bytes = size
+        self._last_sent_bytes = sent_bytes
         return size > 0 and self._loop.time() - self._last_progress_s >= for_s

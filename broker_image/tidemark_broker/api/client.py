@@ -28,13 +28,13 @@ class Client:
 
     ``peer`` is its address, ``listener`` the listener's name. ``sasl`` is None on a listener
     without SASL. Without ``users`` the client may do everything. ``mute`` mutes
-    the connection for some seconds once a quota is exceeded.
+    the connection for some seconds once a quota is exceeded. ``is_plaintext``: without TLS.
     """
 
     __slots__ = (
         "_authorizer", "_host", "_is_proven", "_permissions", "_reads_here", "_users",
-        "batches_sent", "listener", "mute", "order", "peer", "principal", "repeats", "sasl",
-        "software",
+        "batches_sent", "is_plaintext", "listener", "mute", "order", "peer", "principal", "repeats",
+        "sasl", "software",
     )  # fmt: skip
 
     def __init__(
@@ -46,9 +46,11 @@ class Client:
         principal: str = ANONYMOUS,
         sasl: SaslState | None = None,
         mute: Callable[[float], None] = lambda _: None,
+        is_plaintext: bool = False,
     ) -> None:
         """Create the client of a new connection, anonymous until it authenticates."""
         self.mute = mute
+        self.is_plaintext = is_plaintext
         #: True once the client has authenticated, and from the start on a listener without SASL.
         self._is_proven = sasl is None
         #: Record batches that this client has produced.

@@ -12,12 +12,14 @@ needs the budget.
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from functools import cache, partial
+from typing import Any, ParamSpec, TypeVar, get_origin
 
 from tidemark.wire.bounds import STRING_BYTES_MAX, MessageBounds
+from tidemark.wire.codec import without_none
 from tidemark.wire.framing import FrameTooManyElements, decode_request, encode_response_pieces
 from tidemark.wire.receiver import Frame
+from tidemark_broker.api.schema import entity_in
 from tidemark_broker.replication.threads import ThreadPool
 
 E = TypeVar("E")
@@ -101,17 +103,31 @@ def is_large(answer: Any) -> bool:
     count, left = 0, [answer]
     while left:
         part = left.pop()
+        kind: Any = type(part)
         # An explicit stack, because answers nest and recursion would be slower on the common path.
-        if not dataclasses.is_dataclass(part):
-            continue
-        for name in part.__dataclass_fields__:
+        for name, has_arrays in _array_fields(kind):
             value = getattr(part, name)
             if isinstance(value, tuple):
                 count += len(value)
                 # Stop at the limit, so the check itself stays short for huge answers.
                 if count > _ON_LOOP.elements:
                     return True
-                left.extend(value)
-            elif dataclasses.is_dataclass(value):
+                if has_arrays:
+                    left.extend(value)
+            elif has_arrays:
                 left.append(value)
     return False
+
+
+@cache
+def _array_fields(kind: Any) -> tuple[tuple[str, bool], ...]:
+    """Return the fields that contain arrays, and whether their elements contain arrays too.
+
+    Looked up once for each class: a response of all partitions has three arrays for each of them.
+    """
+    found = []
+    for field in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
+        has_arrays = bool(_array_fields(entity_in(field.type)))
+        if has_arrays or get_origin(without_none(field.type)[0]) is tuple:
+            found.append((field.name, has_arrays))
+    return tuple(found)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidemark.configuration.broker_keys import REMOTE_READERS_RACK
+from tidemark_broker.admission.time_slice import ReadTurns
 from tidemark_broker.api.fetch_session import FetchSessionCache
 from tidemark_broker.api.read_confirmations import ReadConfirmations
 from tidemark_broker.config_entries import key_field
@@ -38,7 +39,7 @@ class HandlerSettings:
     log_dir: Path = Path()
 
 
-class RemoteReadTurns:
+class RemoteReadRotation:
     """Order in which this broker last assigned consumers of remote records to each replica.
 
     ``redirects`` counts the consumers that it has sent to another broker.
@@ -82,4 +83,5 @@ class HandlerServices:
     transactions: TransactionCoordinator
     marker_writer: MarkerWriter
     confirmations: ReadConfirmations
-    remote_read_turns: RemoteReadTurns = field(default_factory=RemoteReadTurns)
+    remote_read_rotation: RemoteReadRotation = field(default_factory=RemoteReadRotation)
+    read_turns: ReadTurns = field(default_factory=ReadTurns)

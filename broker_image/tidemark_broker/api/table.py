@@ -47,6 +47,7 @@ class Call:
     - ``is_large``: see :mod:`tidemark_broker.api.large_messages`
     - ``frame_bytes``: size of the request
     - ``client_id``: the client's name for itself
+    - ``correlation_id``: that of the request, for a handler that encodes the response frame
     """
 
     services: HandlerServices
@@ -58,6 +59,7 @@ class Call:
     is_large: bool = False
     frame_bytes: int = 0
     client_id: str = ""
+    correlation_id: int = 0
     _time_slice: TimeSlice | None = None
 
     @property
@@ -129,9 +131,9 @@ class Api(Generic[Q, A]):
     """One Kafka Api. Its key and name are those of the request in Kafka's message definitions.
 
     - ``handler`` returns None if the protocol has no answer
-    - ``begin``: handler of a small request that returns its answer at once, what delivers it
-      later, or the function that waits for it. What it does at once counts for no client
-      (``requesting_client``)
+    - ``begin``: handler of a small request that returns its answer or the frame of it at once,
+      what delivers it later, or the function that waits for it. What it does at once counts for no
+      client (``requesting_client``)
     - ``repeats``: the same for a request that the connection repeats
     - ``request`` and ``answer``, from the handler's annotations, have the fields of all versions,
       see :mod:`tidemark_broker.api.schema`
@@ -148,7 +150,8 @@ class Api(Generic[Q, A]):
     _: KW_ONLY
     versions: tuple[int, int]
     begin: (
-        Callable[[Q, Call], A | Deferred[A] | Callable[[], Awaitable[A | None]] | None] | None
+        Callable[[Q, Call], A | bytes | Deferred[A] | Callable[[], Awaitable[A | None]] | None]
+        | None
     ) = None
     repeats: RepeatHandler | None = None
     in_order: bool = False

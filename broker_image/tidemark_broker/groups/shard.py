@@ -132,6 +132,13 @@ class GroupShard:
         async with self._turns.setdefault(group_id, asyncio.Lock()):
             yield
 
+    def takes_one_step(self, group_id: str) -> bool:
+        """Return whether a classic member's request is one step, and no other request is served.
+
+        Then it needs no lock. A lock exists only while a request holds or awaits it.
+        """
+        return group_id not in self.consumer_groups and group_id not in self._turns
+
     def _is_busy(self, group_id: str) -> bool:
         turn = self._turns.get(group_id)
         return turn is not None and turn.locked()

@@ -6,12 +6,17 @@ continue. A roll leaves its deferrable work to the flush.
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tidemark.logfiles import names
+from tidemark.logfiles.producer_snapshot import encode_snapshot, open_transactions
+from tidemark.logfiles.transaction_index import AbortedTxn
+from tidemark_broker.log import producer_snapshots
 from tidemark_broker.log.errors import StorageError
 from tidemark_broker.log.files import sync_directory, sync_file
 from tidemark_broker.log.partition_log import PartitionLog
+from tidemark_broker.log.producer_snapshots import TransactionEnds
 from tidemark_broker.log.segment import Segment
 from tidemark_broker.log.types import SegmentFiles
 
@@ -104,15 +109,73 @@ def sync_below_announced(log: PartitionLog) -> None:
 
 
 def segment_files(log: PartitionLog, base_offset: int) -> SegmentFiles:
-    """Return a closed segment's files, with complete indexes, for a copy to the tier. Blocks.
+    """Return the parts of a closed segment that are copied to the tier. Blocks.
 
-    The caller flushes up to its end first.
+    The caller flushes up to its end first. Raises :class:`OffsetOutOfRange` if no closed segment
+    starts at ``base_offset``.
+    """
+    # While it is held, no segment is removed or replaced.
+    with log.shaping:
+        with log.lock:
+            segment = log.segments.closed_at(base_offset)
+        return SegmentFiles(
+            log=segment.log_path,
+            producer_snapshot=_snapshot_at(log, segment.next_offset),
+            open_before=open_transactions(_snapshot_at(log, base_offset)),
+            size_bytes=segment.size_bytes,
+        )
+
+
+def aborted_behind(
+    log: PartitionLog, ends: TransactionEnds, files: SegmentFiles, offset: int
+) -> tuple[AbortedTxn, ...]:
+    """Return the aborted transactions that are open at the end of a closed segment. Blocks.
+
+    ``offset``: behind the segment. ``ends``: what the copies before it have read. The segment ends
+    below the last stable offset, so all of its transactions have ended.
+    """
+    open_at_end = open_transactions(files.producer_snapshot)
+    left = ends.left(open_at_end, offset)
+    while left and (segment := _pinned_behind(log, ends.read_to)) is not None:
+        # Without ``shaping``, for which flushes, retention and truncations wait.
+        ends.read(segment, left)
+    return ends.aborted(open_at_end)
+
+
+def _pinned_behind(log: PartitionLog, offset: int) -> Segment | None:
+    """Return the first segment that ends behind ``offset``, None if there is none. Blocks.
+
+    Its file is open, and so stays readable if it is removed.
     """
     with log.shaping:
-        if log.segments.unfinished:
-            _save_indexes(log)
         with log.lock:
-            return log.segments.files_of(base_offset)
+            segments = log.segments
+            later = segments.items[segments.number_of(offset) :]
+            found = next((item for item in later if item.next_offset > offset), None)
+            segment = None if found is None else found.pinned()
+        if segment is not None:
+            segment.open_file()
+    return segment
+
+
+def _snapshot_at(log: PartitionLog, offset: int) -> bytes:
+    """Return the producers at the start of a segment. Blocks. The caller holds ``shaping``."""
+    snapshots = log.segments.snapshots
+    found = snapshots.at(offset)
+    if found is not None:
+        return found
+    with log.lock:
+        before = [item.pinned() for item in log.segments.items if item.next_offset <= offset]
+    # A new log starts without producers.
+    if not before:
+        return encode_snapshot()
+    # With an empty one instead, a replica that starts from the copy would know no producer.
+    logger.warning("%s is missing or damaged: it is replayed", snapshots.path(offset))
+    found = producer_snapshots.replayed(snapshots, before)
+    # Later copies would repeat the replay without the file. A full disk must not prevent a copy.
+    with suppress(StorageError):
+        snapshots.put(offset, found)
+    return found
 
 
 def _save_indexes(log: PartitionLog, *, closing: bool = False) -> None:

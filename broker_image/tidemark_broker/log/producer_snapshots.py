@@ -10,16 +10,17 @@ everything from that segment is replayed, its snapshots included.
 """
 
 import logging
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tidemark.logfiles import names
 from tidemark.logfiles.producer_snapshot import (
     ProducerEntry,
     SnapshotFormatError,
+    checked_entries,
     decode_snapshot,
-    encode_snapshot,
 )
+from tidemark.logfiles.transaction_index import AbortedTxn, OpenTransactions
 from tidemark.records.batch import CorruptBatch
 from tidemark_broker.log.batch_walk import walk_produced
 from tidemark_broker.log.errors import CorruptRecords, StorageError, storage_errors
@@ -57,19 +58,16 @@ class ProducerSnapshots:
         with storage_errors(f"{path} cannot be written"):
             put(path, data)
 
-    def at(self, offset: int) -> bytes:
-        """Return the snapshot of ``offset``, or an empty one if there is no intact one. Blocks.
-
-        Without state a producer is not checked.
-        """
+    def at(self, offset: int) -> bytes | None:
+        """Return the snapshot of ``offset``, None if there is no intact one. Blocks."""
         # A snapshot in memory replaces a file of the same offset.
         data = self._unsaved.get(offset)
         if data is None:
             try:
                 data = self.path(offset).read_bytes()
-                decode_snapshot(data)
+                checked_entries(data)
             except (OSError, SnapshotFormatError):
-                return encode_snapshot()
+                return None
         return data
 
     def latest(
@@ -182,6 +180,93 @@ def rebuild(
             if is_replayed and segment is not segments[-1]:
                 segment.aborted.saved(segment.aborted.save())
         producers.on_high_watermark(high_watermark)
+
+
+def replayed(snapshots: ProducerSnapshots, segments: Sequence[Segment]) -> bytes:
+    """Return the snapshot at the end of the last segment, from the batches. Blocks.
+
+    ``segments``: pinned, from the log's first one. Raises :class:`CorruptRecords` for an unreadable
+    transaction marker.
+    """
+    producers, first = ProducerStates(), len(segments)
+    # The latest intact snapshot before it saves the replay of older segments.
+    data = None
+    while first and data is None:
+        first -= 1
+        data = snapshots.at(segments[first].base_offset)
+    if data is not None:
+        producers.load(decode_snapshot(data))
+    try:
+        for segment in segments[first:]:
+            for batch in _produced(segment, segment.base_offset):
+                producers.note(batch)
+                # All are committed. Otherwise each is compared with all ended ones before it.
+                producers.on_high_watermark(batch.last_offset + 1)
+    finally:
+        for segment in segments:
+            segment.unload()
+    return producers.snapshot()
+
+
+class TransactionEnds:
+    """Ends of a log's transactions, for copies of its segments in their order.
+
+    A transaction may end many segments behind its first one, and others overlap it. So each copy
+    continues where the one before it stopped.
+    """
+
+    def __init__(self) -> None:
+        self._open = OpenTransactions({})
+        #: Offset up to which batches were read.
+        self.read_to = 0
+        #: Aborted transactions that began in an earlier segment than that of their marker.
+        self._aborted: list[AbortedTxn] = []
+
+    def left(self, open_at_end: Mapping[int, int], offset: int) -> dict[int, int]:
+        """Return those of the transactions open at ``offset`` whose markers were not read yet.
+
+        ``open_at_end``: first offset of each producer's one, in ascending order. ``offset``: end of
+        the next segment to copy. What ended before it is forgotten.
+        """
+        self._aborted = [item for item in self._aborted if item.last_offset >= offset]
+        if self.read_to < offset:
+            self._open, self.read_to = OpenTransactions(open_at_end), offset
+        still_open = self._open.first_offsets
+        return {
+            producer_id: first
+            for producer_id, first in open_at_end.items()
+            if still_open.get(producer_id) == first
+        }
+
+    def read(self, segment: Segment, left: dict[int, int]) -> None:
+        """Read a pinned segment until no transaction is ``left``. Blocks.
+
+        Those whose markers were read are removed from ``left``.
+        """
+        try:
+            for batch in _produced(segment, self.read_to):
+                # Kept for each batch, so that a read that fails is continued.
+                self.read_to = batch.last_offset + 1
+                if batch.marker is None:
+                    if batch.is_transactional:
+                        self._open.note_data(batch.producer_id, batch.base_offset)
+                    continue
+                is_commit = batch.marker.is_commit
+                aborted = self._open.end(batch.producer_id, batch.last_offset, is_commit=is_commit)
+                # One within a segment is described by that segment.
+                if aborted is not None and aborted.first_offset < segment.base_offset:
+                    self._aborted.append(aborted)
+                if left.pop(batch.producer_id, None) is not None and not left:
+                    return
+            self.read_to = segment.next_offset
+        finally:
+            segment.unload()
+
+    def aborted(self, open_at_end: Mapping[int, int]) -> tuple[AbortedTxn, ...]:
+        """Return those of the transactions that were aborted, in the order of their markers."""
+        return tuple(
+            item for item in self._aborted if open_at_end.get(item.producer_id) == item.first_offset
+        )
 
 
 def _recent_batches_before(segments: Sequence[Segment], offset: int) -> Iterator[ProducerBatch]:

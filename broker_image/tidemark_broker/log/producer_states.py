@@ -145,7 +145,7 @@ class ProducerStates:
         self._live: dict[int, ProducerStateEntry] = {}
         #: All others, packed.
         self._packed: dict[int, bytes] = {}
-        #: First offset of each open transaction, in rising order, and its producer.
+        #: First offset of each open transaction, in ascending order, and its producer.
         self._ongoing: dict[int, int] = {}
         #: Ended transactions whose markers are not committed, in the order of the markers.
         self._unreplicated: deque[EndedTransaction] = deque()

@@ -39,16 +39,26 @@ _EMPTY_BATCHES_MAX = 100
 
 
 def read_cached(
-    log: PartitionLog, offset: int, *, max_bytes: int, up_to_offset: int, min_one: bool
+    log: PartitionLog,
+    offset: int,
+    *,
+    max_bytes: int,
+    up_to_offset: int,
+    min_one: bool,
+    for_socket: bool = False,
 ) -> ReadResult:
     """Read whole batches on the loop thread; the parameters are those of :func:`read`.
+
+    ``for_socket``: only the kernel reads the data (:meth:`Segment.mapped`).
 
     Raises :class:`NotCached` where :func:`read` would likely wait for the disk.
     """
     with log.lock:
         if _is_at_end(log, offset, up_to_offset):
             return ReadResult(b"", offset)
-        result = log.segments.read_cached(offset, max_bytes, up_to_offset, min_one=min_one)
+        result = log.segments.read_cached(
+            offset, max_bytes, up_to_offset, min_one=min_one, for_socket=for_socket
+        )
         # One empty batch: read() skips it, which may need the disk.
         if len(result.data) == HEADER_BYTES and result.next_offset < min(
             up_to_offset, log.bounds.end

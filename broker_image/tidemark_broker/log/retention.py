@@ -182,6 +182,21 @@ def _start_breached(log: RetentionInput, *, tiered: bool) -> Breach:
 
 # -- deletion --------------------------------------------------------------------------------------
 
+#: Segments of a log up to which the decision alone needs no thread.
+_QUICK_SEGMENTS_MAX = 32
+
+
+def may_be_due(log: PartitionLog, now_ms: int, *, tiered: TieredRetention | None) -> bool:
+    """Return False if :func:`apply_retention` would do nothing now.
+
+    Quick, so that the loop's thread may call it.
+    """
+    # A thread decides about a long log, so that the loop does not stall.
+    if log.segment_count > _QUICK_SEGMENTS_MAX:
+        return True
+    with log.lock:
+        return _plan(log, now_ms, tiered) != _NOTHING
+
 
 def apply_retention(
     log: PartitionLog, now_ms: int, *, tiered: TieredRetention | None

@@ -21,7 +21,7 @@ from tidemark_broker.log.files import NotCached, check_cached, rename_files
 from tidemark_broker.log.producer_snapshots import ProducerSnapshots
 from tidemark_broker.log.segment import Segment
 from tidemark_broker.log.swap_files import put_in_place
-from tidemark_broker.log.types import ReadResult, SegmentFiles, SegmentInfo
+from tidemark_broker.log.types import ReadResult, SegmentInfo
 
 logger = logging.getLogger(__name__)
 
@@ -132,11 +132,14 @@ class SegmentList:
 
     # -- reading -----------------------------------------------------------------------------
 
-    def read_cached(self, offset: int, max_bytes: int, up_to: int, *, min_one: bool) -> ReadResult:
+    def read_cached(
+        self, offset: int, max_bytes: int, up_to: int, *, min_one: bool, for_socket: bool = False
+    ) -> ReadResult:
         """Read whole batches from the one that contains ``offset``, without waiting for the disk.
 
         The batches are of one segment and end below ``up_to``. Raises :class:`NotCached` if a wait
-        is likely, or if an index is not loaded or wrong.
+        is likely, or if an index is not loaded or wrong. ``for_socket``: see
+        :meth:`Segment.mapped`.
         """
         # Nearly all reads are of the active segment, so it is tried without a search.
         segment = self.items[-1]
@@ -167,7 +170,8 @@ class SegmentList:
         if not is_active:
             self.note_read(segment)
         self.remember_read_end(segment, next_offset, end)
-        return ReadResult(segment.bytes_of(start, end), next_offset)
+        data = segment.mapped(start, end) if for_socket else segment.bytes_of(start, end)
+        return ReadResult(data, next_offset)
 
     def read_hint(self, offset: int) -> int | None:
         """Return the position of the batch that starts at ``offset``, if a recent read ended
@@ -206,23 +210,17 @@ class SegmentList:
         """Close the least recently read segments of any log (blocking, without the log's lock)."""
         self._open.trim()
 
-    def files_of(self, base_offset: int) -> SegmentFiles:
-        """Return the files of a closed segment whose indexes are complete on disk, for a copy.
+    def closed_at(self, base_offset: int) -> Segment:
+        """Return the closed segment that starts at ``base_offset``.
 
-        Raises :class:`OffsetOutOfRange` if no closed segment starts at ``base_offset``.
+        Raises :class:`OffsetOutOfRange` if there is none.
         """
         number = self.number_of(base_offset)
         segment = self.items[number]
         # Compaction or retention may have removed it since the caller chose it.
         if segment.base_offset != base_offset or number == len(self.items) - 1:
             raise OffsetOutOfRange(f"no closed segment begins at offset {base_offset}")
-        return SegmentFiles(
-            log=segment.log_path,
-            offset_index=segment.index_path,
-            time_index=segment.time_index_path,
-            producer_snapshot=self.snapshots.at(segment.next_offset),
-            size_bytes=segment.size_bytes,
-        )
+        return segment
 
     # -- rolls, removals and truncations ---------------------------------------------------
 

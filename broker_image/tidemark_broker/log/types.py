@@ -4,6 +4,7 @@ Results of each append and each read are named tuples, which are created in a th
 frozen dataclass.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -30,9 +31,12 @@ class AppendInfo(NamedTuple):
 
 
 class ReadResult(NamedTuple):
-    """Whole batches and the next offset to read, which is the requested offset when empty."""
+    """Whole batches and the next offset to read, which is the requested offset when empty.
 
-    data: bytes
+    ``data`` is a view only if it was read for a socket.
+    """
+
+    data: bytes | memoryview
     next_offset: int
 
 
@@ -77,12 +81,15 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFiles:
-    """Files of a closed segment that are copied; the snapshot is the one at its end."""
+    """Part of a closed segment that is copied.
+
+    ``producer_snapshot``: of its end. ``open_before``: first offset of each producer's transaction
+    that is open at its start.
+    """
 
     log: Path
-    offset_index: Path
-    time_index: Path
     producer_snapshot: bytes
+    open_before: Mapping[int, int]
     size_bytes: int
 
 

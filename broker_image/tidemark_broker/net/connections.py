@@ -152,6 +152,11 @@ class Connections:
             await asyncio.sleep(limit_s / _IDLE_CHECKS_PER_LIMIT)
             silent_since = now() - limit_s
             for connection in tuple(self._open):
+                # A client that sends requests, but reads nothing. Its responses may map removed
+                # segments of logs, which keep their disk space meanwhile.
+                if connection.unsent.is_stalled(limit_s):
+                    self._end_non_reader(connection, limit_s)
+                    continue
                 if connection.last_received_s >= silent_since or not connection.idle:
                     continue
                 # Closed long ago, but its peer does not receive what was sent.
@@ -196,8 +201,9 @@ class Connections:
                 continue
             for connection in tuple(self._open):
                 if connection.unsent.is_stalled(_READS_NOTHING_S):
-                    connection.end(
-                        broker_table.SLOW,
-                        f"it did not read its answers for {_READS_NOTHING_S:.0f} s",
-                    )
-                    connection.abort()
+                    self._end_non_reader(connection, _READS_NOTHING_S)
+
+    @staticmethod
+    def _end_non_reader(connection: ServerConnection, for_s: float) -> None:
+        connection.end(broker_table.SLOW, f"it did not read its answers for {for_s:.0f} s")
+        connection.abort()

@@ -19,7 +19,7 @@ from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.segments.auxiliary import Aux, AuxCorrupt
 from tidemark.tier.segments.integrity import ObjectDamaged
-from tidemark.tier.stores.key_ring import EncryptionKeyMissing
+from tidemark.tier.stores.objects import SegmentUnreadable
 from tidemark_broker.log import ProducerBatch, producer_batch
 from tidemark_broker.remote_log import verified_head
 from tidemark_broker.replication.partition import Partition, Role
@@ -129,7 +129,7 @@ def _recent_batches(tier: Tier, snapshot: Snapshot, last: SegmentEntry) -> Seque
     They let the replica recognize a retry of any of a producer's last five batches: a producer
     snapshot has only the last one. A retry that is not recognized gets OUT_OF_ORDER_SEQUENCE_NUMBER
     instead of its original offset. This is best effort and never prevents the replica's start: a
-    segment that is damaged or whose key is missing ends the search, and later reads report it.
+    segment that is not readable here ends the search, and later reads report it.
     """
     found: list[ProducerBatch] = []
     entry: SegmentEntry | None = last
@@ -142,7 +142,7 @@ def _recent_batches(tier: Tier, snapshot: Snapshot, last: SegmentEntry) -> Seque
             found[:0] = _last_batches(tier, entry, left)
             left -= entry.size_bytes
             entry = snapshot.find(entry.start_offset - 1)
-    except (CorruptBatch, IndexFormatError, ObjectDamaged, EncryptionKeyMissing) as error:
+    except (CorruptBatch, IndexFormatError, ObjectDamaged, SegmentUnreadable) as error:
         logger.warning("%s: the last batches of producers are not known: %s", last.log_key, error)
     return found
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.logfiles.checkpoints import write_epochs
@@ -29,7 +29,8 @@ from tidemark.tier.segments.auxiliary import AbortedRanges, Aux
 from tidemark.tier.segments.remote_storage_manager import Copied, SegmentData
 from tidemark.tier.segments.segment_origin import encode_origin
 from tidemark.tier.stores.objects import StoreError
-from tidemark_broker.log import PartitionLog, SegmentInfo, appending, flushing, reading
+from tidemark_broker.log import PartitionLog, SegmentInfo, appending, flushing
+from tidemark_broker.log.producer_snapshots import TransactionEnds
 from tidemark_broker.remote_log import eligibility
 from tidemark_broker.remote_log.eligibility import Blocked
 from tidemark_broker.remote_log.head_writer import HeadWriter
@@ -65,6 +66,7 @@ class Copier:
         self._writer = writer
         self._shared = writer.shared
         self._partition = writer.partition
+        self._transaction_ends = TransactionEnds()
 
     async def copy_next(self) -> bool:
         """Copy the next eligible local segment to the tier; return False if there is none.
@@ -106,9 +108,7 @@ class Copier:
         :func:`eligibility.stable_from`.
         """
         next_copy_offset = self._writer.head.next_copy_offset
-        # Two segments decide, however many the log has.
-        segments = self._partition.log.segment_infos(next_copy_offset, CANDIDATES)
-        return eligibility.stable_from(segments, next_copy_offset)
+        return eligibility.stable_from(self._candidates(next_copy_offset), next_copy_offset)
 
     def delay_s(self) -> float:
         """Return the seconds for which the topic still delays the next copy (KIP-1241), 0 for none.
@@ -158,10 +158,21 @@ class Copier:
         """Close the active segment, so that it can be copied. An empty one stays."""
         appending.roll(self._partition.log, self._shared.context.wall_ms())
 
+    def _candidates(self, next_copy_offset: int) -> Sequence[SegmentInfo]:
+        """Return the segments that decide about the next copy, none if all closed ones are copied.
+
+        Two suffice, however many the log has.
+        """
+        log = self._partition.log
+        # Only the active segment is left, which is never copied: the state of an idle partition.
+        if log.active_base_offset <= next_copy_offset:
+            return ()
+        return log.segment_infos(next_copy_offset, CANDIDATES)
+
     def _candidate(self) -> SegmentInfo | Blocked:
         log, next_copy_offset = self._partition.log, self._writer.head.next_copy_offset
         found = eligibility.next_segment(
-            log.segment_infos(next_copy_offset, CANDIDATES),
+            self._candidates(next_copy_offset),
             next_copy_offset=next_copy_offset,
             log_start_offset=log.log_start_offset,
             last_stable_offset=log.last_stable_offset,
@@ -181,8 +192,10 @@ class Copier:
         try:
             # At most one segment is in COPY_STARTED: abandon the one of a failed attempt first.
             await self._abandon_left_over()
-            # Read the index files before the commit: a local error then leaves no entry behind.
-            prepared = await shared.pools.copier(prepare, self._partition.log, segment)
+            # Read local files before the commit: a local error then leaves no entry behind.
+            prepared = await shared.pools.copier(
+                prepare, self._partition.log, segment, self._transaction_ends
+            )
             entry = self._entry(segment, prepared)
             # The manifest names the objects before the store contains them.
             started = await writer.commit(lambda head: transitions.start_copy(head, by, entry))
@@ -327,11 +340,12 @@ def waiting_records(
     )
 
 
-def prepare(log: PartitionLog, segment: SegmentInfo) -> _Prepared:
+def prepare(log: PartitionLog, segment: SegmentInfo, ends: TransactionEnds) -> _Prepared:
     """Make a closed segment durable and collect what is uploaded with it (blocking).
 
-    Return the log file and the aux data: both indexes, the leader epochs up to the segment's end,
-    the producer snapshot and the aborted transactions.
+    Return the log file and the aux data: the leader epochs up to the segment's end, the producer
+    snapshot and the aborted transactions that end behind it. The rest is derived during the upload.
+    ``ends``: transactions whose ends former calls found, which is updated.
     """
     # A copy must not contain records that a crash of this broker could still lose.
     if log.recovery_point < segment.next_base_offset:
@@ -339,15 +353,12 @@ def prepare(log: PartitionLog, segment: SegmentInfo) -> _Prepared:
     files = flushing.segment_files(log, segment.base_offset)
     epochs = log.epochs
     aux = Aux(
-        offset_index=files.offset_index.read_bytes(),
-        time_index=files.time_index.read_bytes(),
+        offset_index=b"",
+        time_index=b"",
         leader_epochs=write_epochs(epochs.truncate_from_end(segment.next_base_offset)).encode(),
         producer_snapshot=files.producer_snapshot,
-        # It ends below the last stable offset: all its transactions have ended.
-        aborted=AbortedRanges(
-            tuple(reading.aborted_transactions(log, segment.base_offset, segment.next_base_offset))
-        ),
-        # The upload checks each CRC, so that damage of the local disk does not enter the tier.
+        aborted=AbortedRanges(flushing.aborted_behind(log, ends, files, segment.next_base_offset)),
+        # The upload checks each batch, so that damage of the local disk does not enter the tier.
         has_sound_batches=True,
     )
     # The manifest entry names only the epochs of the segment's own records.
@@ -356,7 +367,14 @@ def prepare(log: PartitionLog, segment: SegmentInfo) -> _Prepared:
     if rows and rows[0][1] > segment.base_offset:
         # Records below the log start have lost their epochs, and are never read again.
         rows[0] = (rows[0][0], segment.base_offset)
-    data = SegmentData(files.log, files.size_bytes, aux, compress=log.config.compresses_remote)
+    data = SegmentData(
+        files.log,
+        files.size_bytes,
+        aux,
+        compress=log.config.compresses_remote,
+        index_interval_bytes=log.config.index_interval_bytes,
+        open_before=files.open_before,
+    )
     return _Prepared(data, tuple(rows))
 
 

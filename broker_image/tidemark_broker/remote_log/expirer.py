@@ -6,12 +6,15 @@ topic's state is then. A last commit drops their entries.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import chain, islice
 
 from tidemark.metrics import tier_table
 from tidemark.tier.metadata import queries, transitions
 from tidemark.tier.metadata.head import Head
 from tidemark.tier.metadata.retention import RetentionLimits, expired_up_to
+from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.metadata.topics import TopicObject
 from tidemark.tier.metadata.transitions import PendingDelete
 from tidemark.tier.open import Tier
@@ -44,6 +47,8 @@ class Expirer:
         self._shared = writer.shared
         self._partition = writer.partition
         self._described: TopicObject | None = None
+        #: Head (None: none yet) to which retention was last applied, and its oldest live segment.
+        self._oldest: tuple[Head | None, Sequence[SegmentEntry]] = None, ()
 
     async def run_once(self) -> bool:
         """Do one run; return True if there is more to delete right now."""
@@ -105,32 +110,31 @@ class Expirer:
         tier = self._shared.guard.tier()
         if not limits.are_set:
             return head.log_start_offset
-        new_start = await self._shared.pools.expiration(
-            self._expired_up_to,
-            tier,
-            head,
-            limits,
-            self._writer.totals.live_bytes,
-            local_only_bytes(
+        # All figures are of one moment: a copy that finishes meanwhile would count twice.
+        expired = partial(
+            expired_up_to,
+            limits=limits,
+            live_bytes=self._writer.totals.live_bytes,
+            local_bytes=local_only_bytes(
                 log.segment_infos(head.highest_remote_offset + 1), head.highest_remote_offset
             ),
+            now_ms=self._shared.context.wall_ms(),
         )
+        # Nothing expires before the oldest segment. While that stays, no thread is needed.
+        known, oldest = self._oldest
+        if known is head and expired(oldest) is None:
+            return head.log_start_offset
+        new_start = await self._shared.pools.expiration(self._expired_up_to, tier, head, expired)
         return head.log_start_offset if new_start is None else new_start
 
     def _expired_up_to(
-        self, tier: Tier, head: Head, limits: RetentionLimits, live_bytes: int, local_bytes: int
+        self, tier: Tier, head: Head, expired: Callable[[Iterable[SegmentEntry]], int | None]
     ) -> int | None:
-        """Apply retention, in a thread because it may load a page.
-
-        All figures are of one moment: a copy that finishes meanwhile would count twice.
-        """
-        return expired_up_to(
-            queries.live_segments(head, self._writer.pages(tier)),
-            limits,
-            live_bytes=live_bytes,
-            local_bytes=local_bytes,
-            now_ms=self._shared.context.wall_ms(),
-        )
+        """Apply retention, in a thread because it may load a page."""
+        live = queries.live_segments(head, self._writer.pages(tier))
+        oldest = tuple(islice(live, 1))
+        self._oldest = head, oldest
+        return expired(chain(oldest, live))
 
     async def _delete(self) -> bool:
         """Delete the objects of marked segments whose ``remote.delete.delay.ms`` has passed.

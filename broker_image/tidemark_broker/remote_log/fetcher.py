@@ -1,12 +1,14 @@
 """Reads of the tier for clients: a bounded pool, a purgatory, and read-ahead.
 
-Reads run in the fetcher's pool. Requests wait for them in the purgatory, where a disablement with
-Delete ends the wait. A read that takes longer than its request continues for the next one
-(``read_jobs``). Data that differs from what was copied is never returned, and the partition's
-status reports it (``damages``). For sequential readers data is loaded in advance (``read_ahead``),
-by threads that no request needs.
+A read of what is in memory runs on the event loop, because a hand-over to a thread takes more
+processor time. All others run in the fetcher's pool. Requests wait for them in the purgatory, where
+a disablement with Delete ends the wait. A read that takes longer than its request continues for the
+next one (``read_jobs``). Data that differs from what was copied is never returned, and the
+partition's status reports it (``damages``). For sequential readers data is loaded in advance
+(``read_ahead``), by threads that no request needs.
 """
 
+import asyncio
 import logging
 import uuid
 from collections import OrderedDict
@@ -25,17 +27,25 @@ from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.segments.integrity import ObjectDamaged
-from tidemark.tier.stores.key_ring import EncryptionKeyMissing
-from tidemark.tier.stores.objects import ObjectNotFound, StoreError
+from tidemark.tier.stores.objects import (
+    NotInMemory,
+    ObjectNotFound,
+    SegmentUnreadable,
+    StoreError,
+)
 from tidemark.wire.control import TIER_INTEGRITY
-from tidemark_broker.lock_order import LockRank, ordered_lock
+from tidemark_broker.lock_order import LockRank, ordered_async_lock, ordered_lock
 from tidemark_broker.log import unpack_limits
 from tidemark_broker.log.reading import offset_of_max_timestamp
 from tidemark_broker.remote_log.disablement import fetch_key
 from tidemark_broker.remote_log.manager_state import ManagerState
-from tidemark_broker.remote_log.read_ahead import ReadAhead, Span
+from tidemark_broker.remote_log.read_ahead import KnownEnd, ReadAhead, Source, Span
 from tidemark_broker.remote_log.read_jobs import Abandoned, Job, ReadJobs
-from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
+from tidemark_broker.remote_log.segment_reader import (
+    CachedSegmentReader,
+    Caches,
+    SegmentReader,
+)
 from tidemark_broker.remote_log.tier_failure import TierFailure
 from tidemark_broker.replication.remote import (
     RemoteDataCorrupt,
@@ -81,6 +91,8 @@ class RemoteFetcher:
             unit_bytes=self.caches.chunk_bytes,
             clock=shared.context.monotonic,
         )
+        #: Held by the read on the event loop. Reads of local logs do not wait for it.
+        self._turn = ordered_async_lock(LockRank.TIER_READ)
         #: Number of calls in the pool that load data in advance.
         self._loads_in_advance = 0
         #: Objects that reads have found damaged or missing, for the partitions' status.
@@ -114,28 +126,88 @@ class RemoteFetcher:
         # The quota is checked before the read, its size is only known afterwards.
         await self._shared.quotas.fetch.wait(deadline_s)
         self._shared.metrics.add(tier_table.FETCH_REQUESTS)
-        snapshot = self._snapshot(partition)
         stream = self._read_ahead.find(partition.key, offset)
         begin = None if stream is None else stream.end
         is_continued = stream is not None and self._read_ahead.protects(stream)
-
-        def work(tier: Tier) -> tuple[RemoteRead, _ReadEnd]:
-            found, end = self._read(tier, partition, snapshot, offset, max_bytes, begin)
-            # The next read begins in the chunk in which this one has ended. Protected at once,
-            # because other reads evict it before the loop has the result.
-            if is_continued:
-                self.caches.protect(end.entry, end.position)
-            return found, end
-
-        # Requests with the same offset and size share one read.
-        found, end = await self._run(
-            partition, ("read", offset, max_bytes), work, deadline_s, offset
-        )
+        # A hand-over to a thread takes longer than a read of what is in memory.
+        done = await self._read_cached(partition, offset, max_bytes, begin)
+        if done is None:
+            done = await self._read_in_thread(
+                partition, offset, max_bytes, begin, deadline_s, is_continued=is_continued
+            )
+        found, end = done
+        # The next read begins in the chunk in which this one has ended.
+        if is_continued and end.source is not Source.STORE:
+            self.caches.protect(end.entry, end.position)
         self._shared.metrics.add(tier_table.FETCH_BYTES, len(found.data))
         self._shared.quotas.fetch.record(len(found.data))
         # Load the next bytes while the client processes these.
         self._load_ahead(partition, offset, found, end)
         return found
+
+    async def _read_cached(
+        self, partition: TieredPartition, offset: int, max_bytes: int, begin: KnownEnd | None
+    ) -> "tuple[RemoteRead, _ReadEnd] | None":
+        """Read on the event loop what is in memory, None if anything is not.
+
+        ``begin``: end of the read before, if this one continues it. After an error the read is
+        repeated in a thread, which reports it.
+        """
+        try:
+            # One read at a time: many unfinished ones would hold memory, and each would end later.
+            # In the order of arrival and without a deadline: a client that was answered empty would
+            # have to wait behind all others again.
+            async with self._turn:
+                tier, _, entry = self._known(partition, offset, begin)
+                reader = CachedSegmentReader(tier, self.caches, entry)
+                # The position at the start of a segment needs no search.
+                position = 0 if offset == entry.start_offset else _position_in(entry, begin)
+                # Data of the page cache is copied and checked. A produce waits for a part of it.
+                for _ in reader.load_in_parts(offset, max_bytes, position):
+                    await asyncio.sleep(0)
+                # Records may have been deleted, or the topic disabled, meanwhile.
+                tier, snapshot, known = self._known(partition, offset, begin)
+                if known.segment_id != entry.segment_id:
+                    return None
+                found, end = _reads(offset, max_bytes, position)(reader)
+        except (NotInMemory, StoreError, ManifestError, ObjectDamaged):
+            return None
+        self.damages.sound(partition.key, entry, offset, found.next_offset)
+        return found, _ReadEnd(tier, snapshot, entry, end, reader.source)
+
+    def _known(
+        self, partition: TieredPartition, offset: int, begin: KnownEnd | None
+    ) -> tuple[Tier, Snapshot, SegmentEntry]:
+        """Return the segment of ``offset`` as far as memory has it, and the head that names it.
+
+        Raises NotInMemory, StoreUnavailable and ManifestError.
+        """
+        snapshot = self._snapshot(partition) if partition.tiering.reads_tier else None
+        if snapshot is None or offset < partition.log_start_offset:
+            raise NotInMemory
+        return self._shared.guard.tier(), snapshot, _continued(snapshot, begin, offset)
+
+    async def _read_in_thread(
+        self,
+        partition: TieredPartition,
+        offset: int,
+        max_bytes: int,
+        begin: KnownEnd | None,
+        deadline_s: float,
+        *,
+        is_continued: bool,
+    ) -> "tuple[RemoteRead, _ReadEnd]":
+        snapshot = self._snapshot(partition)
+
+        def work(tier: Tier) -> tuple[RemoteRead, _ReadEnd]:
+            found, end = self._read(tier, partition, snapshot, offset, max_bytes, begin)
+            # Protected at once, because other reads evict it before the loop has the result.
+            if is_continued:
+                self.caches.protect(end.entry, end.position)
+            return found, end
+
+        # Requests with the same offset and size share one read.
+        return await self._run(partition, ("read", offset, max_bytes), work, deadline_s, offset)
 
     async def offset_by_timestamp(
         self, partition: TieredPartition, timestamp_ms: int
@@ -250,8 +322,7 @@ class RemoteFetcher:
             raise TimeoutError from None
         except (StoreError, ManifestError, OSError) as error:
             self._shared.metrics.add(tier_table.FETCH_ERRORS)
-            if isinstance(error, StoreError):
-                self._shared.guard.suspect()
+            self._shared.guard.suspect(error)
             raise RemoteUnavailable(str(error)) from error
 
     async def _wait(
@@ -283,13 +354,13 @@ class RemoteFetcher:
         snapshot: Snapshot | None,
         offset: int,
         max_bytes: int,
-        begin: tuple[Hashable, int] | None,
+        begin: KnownEnd | None,
     ) -> "tuple[RemoteRead, _ReadEnd]":
         """Read with the known manifest snapshot, and retry once with a fresh one if that fails.
 
         Runs in a thread. Return the batches, and where they end. An object that even a fresh
-        manifest names but the store lacks is recorded as damage. ``begin``: segment and position of
-        the batch that begins with ``offset``, if they are known from an earlier read.
+        manifest names but the store lacks is recorded as damage. ``begin``: end of the read before,
+        if this one continues it.
         """
         if snapshot is not None:
             # The snapshot may be older than a deletion or a compaction of the manifest.
@@ -328,7 +399,7 @@ class RemoteFetcher:
         snapshot: Snapshot,
         offset: int,
         max_bytes: int,
-        begin: tuple[Hashable, int] | None,
+        begin: KnownEnd | None,
     ) -> "tuple[RemoteRead, _ReadEnd]":
         """Read the batches at ``offset`` from the segment that ``snapshot`` names for it.
 
@@ -345,12 +416,7 @@ class RemoteFetcher:
                 log_start_offset=head.log_start_offset,
             )
 
-        position = begin[1] if begin is not None and begin[0] == entry.segment_id else None
-
-        def read(reader: SegmentReader) -> tuple[RemoteRead, int]:
-            data, next_offset, end = reader.read(offset, max_bytes, position)
-            return RemoteRead(data, next_offset, reader.aborted(offset, next_offset)), end
-
+        read = _reads(offset, max_bytes, _position_in(entry, begin))
         found, end = self._checked(tier, partition, entry, offset, read)
         # A successful read clears damage that was recorded there.
         self.damages.sound(partition.key, entry, offset, found.next_offset)
@@ -368,14 +434,14 @@ class RemoteFetcher:
 
         The damage may have been in the cache or in transit. If the second attempt fails too, it is
         in the store: the damage of ``offset`` is recorded for the partition's status, and
-        ObjectDamaged is raised. A missing encryption key is recorded and raised, too.
+        ObjectDamaged is raised. SegmentUnreadable is recorded and raised, too.
         """
         try:
             return read(SegmentReader(tier, self.caches, entry))
         except ObjectDamaged as error:
             logger.info("%s: reading once more: %s", partition.tp, error)
-        except EncryptionKeyMissing as error:
-            if self.damages.lock_out(partition.key, entry, offset, str(error)):
+        except SegmentUnreadable as error:
+            if self.damages.record(partition.key, entry, offset, error.reason, str(error)):
                 logger.error("%s: %s", partition.tp, error)  # noqa: TRY400 - the message says it all
             raise
         # The second attempt must not use the cached copy.
@@ -384,7 +450,7 @@ class RemoteFetcher:
             return read(SegmentReader(tier, self.caches, entry))
         except ObjectDamaged as error:
             self.caches.forget(entry.segment_id)
-            if self.damages.add(partition.key, entry, offset, str(error)):
+            if self.damages.record(partition.key, entry, offset, TIER_INTEGRITY, str(error)):
                 logger.error("%s: %s", partition.tp, error)  # noqa: TRY400 - the message says it all
             raise
 
@@ -459,7 +525,8 @@ class RemoteFetcher:
             len(found.data),
             is_last=found.next_offset > end.snapshot.head.highest_remote_offset,
         )
-        stream.end = end.entry.segment_id, end.position
+        stream.found(end.source)
+        stream.end = KnownEnd(end.entry, end.position, end.snapshot.head.position)
         if not self._read_ahead.protects(stream):
             return
         pool = self._shared.pools.fetcher
@@ -471,6 +538,8 @@ class RemoteFetcher:
         ):
             self._loads_in_advance += 1
             pool.submit(partial(end.load, self.caches, span), self._load_ended)
+            if stream.is_in_page_cache:
+                return
 
     def _load_ended(self) -> None:
         self._loads_in_advance -= 1
@@ -478,12 +547,13 @@ class RemoteFetcher:
 
 @dataclass(frozen=True, slots=True)
 class _ReadEnd:
-    """Position in a segment at which a read has ended."""
+    """Position in a segment at which a read has ended, and where its data was."""
 
     tier: Tier
     snapshot: Snapshot
     entry: SegmentEntry
     position: int
+    source: Source = Source.STORE
 
     def load(self, caches: Caches, span: Span) -> None:
         """Load bytes after the position into the caches, in a thread.
@@ -516,6 +586,36 @@ class _ReadEnd:
                 return
 
 
+def _continued(snapshot: Snapshot, begin: KnownEnd | None, offset: int) -> SegmentEntry:
+    """Return the segment of ``offset``, where the next read begins. Raises NotInMemory."""
+    # The same head still names the same segment, so nothing has to be searched.
+    is_same = begin is not None and begin.head == snapshot.head.position
+    if begin is not None and is_same and offset <= begin.entry.end_offset_inclusive:
+        return begin.entry
+    entry = snapshot.find_cached(offset)
+    if entry is None:
+        raise NotInMemory
+    return entry
+
+
+def _position_in(entry: SegmentEntry, begin: KnownEnd | None) -> int | None:
+    """Return the position of the next read in a segment, None if it is not known."""
+    is_same = begin is not None and begin.entry.segment_id == entry.segment_id
+    return begin.position if begin is not None and is_same else None
+
+
+def _reads(
+    offset: int, max_bytes: int, position: int | None
+) -> Callable[[SegmentReader], tuple[RemoteRead, int]]:
+    """Return a function that reads from a segment: the batches, and the position behind them."""
+
+    def read(reader: SegmentReader) -> tuple[RemoteRead, int]:
+        data, next_offset, end = reader.read(offset, max_bytes, position)
+        return RemoteRead(data, next_offset, reader.aborted(offset, next_offset)), end
+
+    return read
+
+
 def _newest_of(reader: SegmentReader, *, largest_ms: int, start_offset: int) -> RemoteOffset | None:
     return offset_of_max_timestamp(
         lambda timestamp_ms: reader.first_at_or_after(timestamp_ms, start_offset, unpack_limits()),
@@ -538,7 +638,7 @@ def _next_not_older(
 
 # ------------------------------------------------------------ damaged objects
 
-# Record of damaged or missing objects of the tier, until a read succeeds.
+# Record of damaged, missing or unreadable objects of the tier, until a read succeeds.
 #
 # Objects are only examined by reads, so this is what reads have found. A partition's status reports
 # it until the records expire or a read of that place succeeds, since only an administrator can
@@ -558,18 +658,11 @@ class _Damage:
 
 
 class Damages:
-    """Damage by topic id and partition. Safe between threads."""
+    """Damaged, missing and unreadable segments by topic id and partition. Safe between threads."""
 
     def __init__(self) -> None:
         self._found: Lru[TopicIdPartition, dict[uuid.UUID, _Damage]] = Lru(_PARTITIONS_MAX)
         self._lock = ordered_lock(LockRank.LEAF)
-
-    def add(self, key: TopicIdPartition, entry: SegmentEntry, offset: int, message: str) -> bool:
-        """Record a damaged object of the segment, found when reading ``offset``.
-
-        Return whether it is new.
-        """
-        return self._remember(key, _Damage(entry, offset, TIER_INTEGRITY, message))
 
     def miss(self, key: TopicIdPartition, entry: SegmentEntry, offset: int, message: str) -> bool:
         """Record a missing object of the segment, though the newest manifest names it.
@@ -580,21 +673,16 @@ class Damages:
             f"{message}, but the manifest names it: restore the object from a copy, or give up its "
             f"records with a RecordDeletion before offset {entry.end_offset_inclusive + 1}"
         )
-        return self._remember(key, _Damage(entry, offset, Reason.REMOTE_OBJECT_MISSING, text))
+        return self.record(key, entry, offset, Reason.REMOTE_OBJECT_MISSING, text)
 
-    def lock_out(
-        self, key: TopicIdPartition, entry: SegmentEntry, offset: int, message: str
+    def record(
+        self, key: TopicIdPartition, entry: SegmentEntry, offset: int, reason: str, message: str
     ) -> bool:
-        """Record a segment whose key is missing or another one. Return whether it is new."""
-        return self._remember(key, _Damage(entry, offset, Reason.ENCRYPTION_KEY_MISSING, message))
-
-    def _remember(self, key: TopicIdPartition, damage: _Damage) -> bool:
-        """Record one damage; return whether its segment was not known as damaged."""
-        segment_id = damage.entry.segment_id
+        """Record that a read of the segment at ``offset`` failed. Return whether that is new."""
         with self._lock:
             of_partition = self._found.get(key) or {}
-            known = segment_id in of_partition
-            of_partition[segment_id] = damage
+            known = entry.segment_id in of_partition
+            of_partition[entry.segment_id] = _Damage(entry, offset, reason, message)
             # A status can show only one of them, so a few suffice.
             if len(of_partition) > _SEGMENTS_MAX:
                 del of_partition[next(iter(of_partition))]

@@ -15,7 +15,6 @@ from tidemark.backoff import Backoff
 from tidemark.reasons import Reason
 from tidemark.tier.metadata.head import ManifestFenced, TopicDeleted
 from tidemark.tier.metadata.manifest import PageNotFound
-from tidemark.tier.stores.objects import StoreError
 from tidemark_broker.log import LogConfig
 from tidemark_broker.purgatory import DelayedOperationKey, PartitionChange
 from tidemark_broker.remote_log.copier import Copier
@@ -305,8 +304,7 @@ class LeaderTasks:
             logger.log(level, "%s: %s: %s", self.partition.tp, failure.reason, failure.message)
         self.failures[name] = failure
         self._changed.set()
-        if isinstance(error, StoreError):
-            self.shared.guard.suspect()
+        self.shared.guard.suspect(error)
 
     def _clear(self, name: str) -> None:
         if self.failures.pop(name, None) is not None:

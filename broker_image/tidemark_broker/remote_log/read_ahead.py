@@ -10,10 +10,14 @@ All windows share a budget, so that readers do not evict each other's data befor
 number of streams is limited, and an idle one is dropped. Nothing here reads or waits.
 """
 
+import enum
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
+
+from tidemark.tier.metadata.head import HeadPosition
+from tidemark.tier.metadata.segment import SegmentEntry
 
 _STREAMS_MAX = 1024
 #: A slow reader does not need data in advance, and must not take a share of the budget.
@@ -29,15 +33,33 @@ class Span(NamedTuple):
     size: int
 
 
+class Source(enum.Enum):
+    """Place from which a read takes its data."""
+
+    STORE = enum.auto()
+    MEMORY = enum.auto()
+    PAGE_CACHE = enum.auto()
+
+
+class KnownEnd(NamedTuple):
+    """Place at which a read has ended, and the position of the head that named the segment."""
+
+    entry: SegmentEntry
+    position: int
+    head: HeadPosition
+
+
 class Stream:
     """State of one sequential reader. Positions are counted in bytes from the stream's start."""
 
     __slots__ = (
         "_grown_at",
+        "_has_waited",
         "_last_bytes",
         "_loaded",
         "_read",
         "end",
+        "is_in_page_cache",
         "number",
         "used_s",
         "window",
@@ -49,8 +71,12 @@ class Stream:
         self.window = 0
         #: Time of the last read in seconds.
         self.used_s = 0.0
-        #: Segment and byte position at which the last read ended.
-        self.end: tuple[Hashable, int] | None = None
+        #: Place at which the last read ended.
+        self.end: KnownEnd | None = None
+        #: Whether the last read that needed more than is in memory found it in the page cache.
+        self.is_in_page_cache = False
+        #: Whether the last read waited for the store.
+        self._has_waited = False
         #: Size of the last read, and position of its end.
         self._last_bytes = self._read = size
         #: Position up to which loads have been started.
@@ -68,11 +94,24 @@ class Stream:
         elif self._read - self._grown_at >= self.window:
             self.window, self._grown_at = min(2 * self.window, limit), self._read
 
+    def found(self, source: Source) -> None:
+        """Account for where a read has found its data."""
+        if source is Source.PAGE_CACHE:
+            self.is_in_page_cache = True
+        # The first read of a segment may have waited for its indexes only.
+        elif source is Source.STORE and self._has_waited:
+            self.is_in_page_cache = False
+        self._has_waited = source is Source.STORE
+
     def next_span(self, limit: int, unit: int) -> Span | None:
         """Return the next bytes to load within ``limit``, None if enough is loaded.
 
         ``unit``: granularity of the cache in bytes. The span counts as loaded from now on.
         """
+        # Data of the page cache is not loaded twice, but a read needs the indexes of its segment.
+        if self.is_in_page_cache and self.end is not None:
+            left_bytes = self.end.entry.size_bytes - self.end.position
+            return Span(left_bytes, 0) if left_bytes <= 2 * self._last_bytes else None
         # One unit of the limit is for the one in which the last read has ended.
         window = min(self.window, limit - unit) // unit * unit
         if window <= 0:

@@ -433,8 +433,7 @@ class RemoteLogManager:
             self._shared.metrics.add(tier_table.INTEGRITY_ERRORS)
             raise RemoteDataCorrupt(str(error)) from error
         except (StoreError, ManifestError, ThreadsBusy, OSError) as error:
-            if isinstance(error, StoreError):
-                self._shared.guard.suspect()
+            self._shared.guard.suspect(error)
             raise RemoteUnavailable(str(error)) from error
 
 

@@ -2,10 +2,10 @@
 
 Chunks are cached in memory and, if the broker has such a cache, on disk below it (``chunk_files``).
 The offset index (cached) gives the position to walk from; batch headers give the rest. A chunk is
-checked against the digests of its pieces when it arrives from the store. Of returned data each
-batch's offsets and epoch are checked, and its CRC if the copier has not done so
-(``tidemark.tier.segments.integrity``). Data that differs from what was copied raises
-:class:`ObjectDamaged`. All calls block and run in the fetcher's pool.
+checked against the digests of its pieces when it arrives from the store. Each returned batch is
+checked if the copier has not done so (``tidemark.tier.segments.integrity``). Data that differs from
+what was copied raises :class:`ObjectDamaged`. Calls block and run in the fetcher's pool, except
+those of a :class:`CachedSegmentReader`.
 
 The cache on disk has what the store has: of a compressed or encrypted segment its frames and its
 auxiliary object, so no record of an encrypted segment is written in the clear. The caches in memory
@@ -15,7 +15,7 @@ have the log itself.
 import os
 import struct
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import BoundedSemaphore
@@ -48,19 +48,29 @@ from tidemark.tier.segments.integrity import (
     wrong_piece,
 )
 from tidemark.tier.stores.key_ring import EncryptionKeyMissing
+from tidemark.tier.stores.objects import NotInMemory
 from tidemark_broker.lock_order import LockRank, ordered_lock
 from tidemark_broker.remote_log.chunk_files import AUX, ChunkFiles, ChunkKey
+from tidemark_broker.remote_log.read_ahead import Source
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.replication.remote import RemoteOffset
 
 #: base offset, length, magic, last offset delta, max timestamp
 _GLANCE = struct.Struct(">qi4xb6xi8xq")
+#: Batches behind the last indexed one that a read includes. With the default of
+#: ``index.interval.bytes`` there are fewer.
+_WALKED_MAX = 100
+#: Limits of what the event loop reads at all, and without a pause for other requests. A part is
+#: what consumers request of a partition by default (1 MiB), with the rest of its last chunk.
+_CACHED_BYTES_MAX, _PART_BYTES = 2 << 20, 1280 * 1024
+#: Aborted transactions of a segment above which the event loop does not search them.
+_ABORTED_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Indexes:
     """Indexes of a segment, the digests of its log's pieces, the aborted transactions with records
-    in it, and the frames of its log. ``has_sound_batches``: the digests also prove the CRCs.
+    in it, and the frames of its log. ``has_sound_batches``: the digests also prove the batches.
     """
 
     offsets: OffsetIndex
@@ -178,10 +188,36 @@ class SegmentReader:
         # A batch that is not loaded yet is left to the next read, for which it is a whole request.
         end = max(first.end, min(loaded_end, first.position + max_bytes))
         data = self._split(first.position, end)
-        crcs = not self._indexes().has_sound_batches
+        # The copier has checked all batches, and the digests prove that these are the same.
+        if self._indexes().has_sound_batches:
+            behind, next_offset = self._end_of_batches(first, end)
+            return data.first(behind - first.position), next_offset, behind
         with self._caches.walking, self._caches.computing:
-            size = line.check_batches(data, first.position, crcs=crcs)
+            size = line.check_batches(data, first.position)
         return data.first(size), line.expected, first.position + size
+
+    def _end_of_batches(self, first: _BatchPosition, end: int) -> tuple[int, int]:
+        """Return position and offset behind the last whole batch before byte ``end``.
+
+        ``first``: a batch that ends there or before. Only the batches behind the last indexed one
+        are examined.
+        """
+        last_offset, position = self._indexes().offsets.entry_at(end - HEADER_BYTES)
+        batch = first
+        if position > first.position:
+            batch = self._batch_at(position)
+            self._check_indexed(batch, last_offset)
+            if batch.end > end:
+                return position, batch.base_offset
+        # Headers come from clients: a walk without a limit could be made arbitrarily long.
+        for _ in range(_WALKED_MAX):
+            if end - batch.end < HEADER_BYTES:
+                break
+            following = self._batch_at(batch.end)
+            if following.end > end:
+                break
+            batch = following
+        return batch.end, batch.last_offset + 1
 
     def aborted(self, start: int, end: int) -> Sequence[AbortedTxn]:
         """Return this segment's aborted transactions with records in [start, end)."""
@@ -294,8 +330,7 @@ class SegmentReader:
         segments, indexes = self._tier.segments, self._indexes()
         frames, bounds = indexes.frames, [self._bounds(number) for number in run]
         parts = segments.fetch_stored(self._entry, bounds, frames)
-        self._caches.count(tier_table.STORE_READS, 1)
-        self._caches.count(tier_table.STORE_READ_BYTES, sum(map(len, parts)))
+        self._count_fetched(parts)
         found = []
         with self._caches.computing:
             for (start, end), stored in zip(bounds, parts, strict=True):
@@ -305,6 +340,10 @@ class SegmentReader:
                 part = bytes(stored)
                 found.append((segments.decode(self._entry, part, start, end, frames), part))
         return found
+
+    def _count_fetched(self, parts: Sequence[Buffer]) -> None:
+        self._caches.count(tier_table.STORE_READS, 1)
+        self._caches.count(tier_table.STORE_READ_BYTES, sum(map(len, parts)))
 
     def _check_pieces(self, start: int, end: int, data: Buffer, pieces: Sequence[bytes]) -> None:
         """Check bytes of the log that are stored as they are. Raises ObjectDamaged."""
@@ -326,6 +365,14 @@ class SegmentReader:
 
         Return the position up to which the log is read. See :meth:`read` for the parameters.
         """
+        size = self._caches.chunk_bytes
+        first_chunk, last_chunk = self._chunks_about(offset, max_bytes, position)
+        self._load(first_chunk, last_chunk)
+        # Batches behind the last indexed one may be whole, too.
+        return min((last_chunk + 1) * size, self._entry.size_bytes)
+
+    def _chunks_about(self, offset: int, max_bytes: int, position: int | None) -> tuple[int, int]:
+        """Return the numbers of the first and the last chunk that a read will need."""
         index, size = self._indexes().offsets, self._caches.chunk_bytes
         begin = index.entry_for(offset)[1] if position is None else position
         end = min(begin + max_bytes, self._entry.size_bytes)
@@ -334,10 +381,7 @@ class SegmentReader:
         if position is not None and end < self._entry.size_bytes:
             last = index.floor_position(end, self._entry.end_offset_inclusive + 1)
             end = last if last > begin else end
-        last_chunk = max(begin, end - 1) // size
-        self._load(begin // size, last_chunk)
-        # Batches behind the last indexed one may be whole, too.
-        return min((last_chunk + 1) * size, self._entry.size_bytes)
+        return begin // size, max(begin, end - 1) // size
 
     def _first_in_batch(
         self,
@@ -400,16 +444,20 @@ class SegmentReader:
         """
         last_offset, position = self._indexes().offsets.entry_for(offset)
         batch = self._batch_at(position)
-        # A wrong index would lead to valid batches with wrong offsets.
-        if position and batch.last_offset != last_offset:
-            raise self._damaged(
-                f"the batch at byte {position} ends with offset {batch.last_offset}, its index "
-                f"says {last_offset}"
-            )
+        if position:
+            self._check_indexed(batch, last_offset)
         expected = batch.base_offset if position else self._entry.start_offset
         line = BatchLine(self._entry, self._tier.segments.describe(self._entry), expected)
         self._follow(line, batch)
         return line, batch
+
+    def _check_indexed(self, batch: _BatchPosition, last_offset: int) -> None:
+        # A wrong index would lead to valid batches with wrong offsets.
+        if batch.last_offset != last_offset:
+            raise self._damaged(
+                f"the batch at byte {batch.position} ends with offset {batch.last_offset}, its "
+                f"index says {last_offset}"
+            )
 
     def _follow(self, line: BatchLine, batch: _BatchPosition) -> None:
         line.follow(batch.base_offset, batch.last_offset, batch.position, batch.size_bytes)
@@ -442,7 +490,10 @@ class SegmentReader:
         return self._held
 
     def _load_indexes(self) -> Indexes:
-        """Read the segment's indexes from its aux object. Raises ObjectDamaged."""
+        """Read the segment's indexes from its aux object.
+
+        Raises ObjectDamaged, SegmentUnreadable.
+        """
         segments, files = self._tier.segments, self._caches.files
         key, base = ChunkKey(self._entry.segment_id, AUX), self._entry.start_offset
         # The manifest has the digest of the object, so a copy is checked like the object itself.
@@ -479,6 +530,74 @@ class SegmentReader:
     def _damaged(self, problem: str) -> ObjectDamaged:
         store = self._tier.segments.describe(self._entry)
         return damaged(self._entry, self._entry.log_key, store, problem)
+
+
+class CachedSegmentReader(SegmentReader):
+    """Reader for the event loop: its reads wait for no disk, no network and no other thread.
+
+    A read needs chunks in the cache in memory, or a log in the page cache. It raises NotInMemory
+    for anything else, above all for work that takes long: decoding, or checking CRCs.
+    """
+
+    #: Where the read has found its data.
+    source = Source.MEMORY
+
+    def read(
+        self, offset: int, max_bytes: int, position: int | None = None
+    ) -> tuple[bytes | SplitBytes, int, int]:
+        """Return what :meth:`SegmentReader.read` does, or raise NotInMemory."""
+        self._check_short(position)
+        return super().read(offset, max_bytes, position)
+
+    def load_in_parts(self, offset: int, max_bytes: int, position: int | None) -> Iterator[None]:
+        """Load what :meth:`read` needs, and yield after each part (about 0.6 ms)."""
+        self._check_short(position)
+        first, last = self._chunks_about(offset, max_bytes, position)
+        self._check_chunks(first, last)
+        step = max(1, _PART_BYTES // self._caches.chunk_bytes)
+        for begin in range(first, last + 1, step):
+            self._load(begin, min(begin + step - 1, last))
+            yield
+
+    def _check_short(self, position: int | None) -> None:
+        """Raise NotInMemory for a read that takes long, such as one that searches its position."""
+        indexes = self._indexes()
+        if position is None or not indexes.has_sound_batches or len(indexes.aborted) > _ABORTED_MAX:
+            raise NotInMemory
+
+    def _check_chunks(self, first: int, last: int) -> None:
+        size = self._caches.chunk_bytes
+        # The size of chunks is configured.
+        if size > _CACHED_BYTES_MAX or (last - first) * size > _CACHED_BYTES_MAX:
+            raise NotInMemory
+
+    def _load(self, first: int, last: int) -> None:
+        self._check_chunks(first, last)
+        missing = [number for number in range(first, last + 1) if number not in self._chunks]
+        if missing:
+            segment_id = self._entry.segment_id.int
+            keys = [(segment_id, number) for number in missing]
+            found = self._caches.chunks.get_many_cached(keys, self._fetch_cached)
+            self._chunks.update(zip(missing, found, strict=True))
+
+    def _fetch_cached(self, keys: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Read adjacent chunks from the page cache, and check them."""
+        numbers, indexes = [number for _, number in keys], self._indexes()
+        adjacent = numbers[-1] - numbers[0] == len(numbers) - 1
+        if not adjacent or indexes.frames is not None or self._caches.files is not None:
+            raise NotInMemory
+        bounds = [self._bounds(number) for number in numbers]
+        parts = self._tier.segments.fetch_cached(self._entry, bounds)
+        self.source = Source.PAGE_CACHE
+        self._count_fetched(parts)
+        for (start, end), part in zip(bounds, parts, strict=True):
+            self._check_pieces(start, end, part, indexes.pieces)
+        return [*parts]
+
+    def _indexes(self) -> Indexes:
+        if self._held is None:
+            self._held = self._caches.indexes.get_cached(self._entry.segment_id.int)
+        return self._held
 
 
 def _stored_bytes(frames: Frames | None, start: int, end: int) -> int:

@@ -20,7 +20,7 @@ from tidemark.tier.conditional_writes import check_conditional_writes
 from tidemark.tier.identity import ensure_identity
 from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.stores.config import from_json
-from tidemark.tier.stores.objects import StoreUnavailable
+from tidemark.tier.stores.objects import SegmentUnreadable, StoreError, StoreUnavailable
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.replication.remote import RemoteStatus
 from tidemark_broker.replication.threads import in_thread
@@ -125,8 +125,11 @@ class StoreGuard:
             raise _not_verified()  # only the watcher creates an identity
         ensure_identity(tier.store, cluster_id, store_id)
 
-    def suspect(self) -> None:
-        """Request a check soon, because a call to the store failed. Any thread may call it."""
+    def suspect(self, error: BaseException) -> None:
+        """Request a check soon if a call to the store failed. Any thread may call it."""
+        # A missing encryption key or a newer object shows nothing about the store.
+        if not isinstance(error, StoreError) or isinstance(error, SegmentUnreadable):
+            return
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._wake_up.set)

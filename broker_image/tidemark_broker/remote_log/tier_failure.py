@@ -8,7 +8,7 @@ from tidemark.tier.metadata.codec import ManifestCorrupt
 from tidemark.tier.metadata.head import Diverged, ManifestError, ManifestFenced, TopicDeleted
 from tidemark.tier.metadata.manifest import HeadNotFound, HeadWentBack, PageNotFound
 from tidemark.tier.segments.integrity import ObjectDamaged
-from tidemark.tier.segments.remote_storage_manager import LocalLogDamaged
+from tidemark.tier.segments.local_segment import LocalLogDamaged
 from tidemark.tier.stores.objects import ObjectNotFound, StoreUnavailable
 from tidemark.wire.control import PAGE_NOT_FOUND, TIER_INTEGRITY
 from tidemark_broker.log import LogError

@@ -77,7 +77,7 @@ class FetchResult(NamedTuple):
     high_watermark: int = -1
     log_start_offset: int = -1
     last_stable_offset: int = -1
-    data: bytes | SplitBytes = b""
+    data: bytes | memoryview | SplitBytes = b""
     diverging: EpochEnd | None = None
     remote: RemoteFetchNeed | None = None
     from_disk: DiskReadNeed | None = None

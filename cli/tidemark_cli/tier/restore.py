@@ -17,6 +17,8 @@ from tidemark.tier.identity import hand_over
 from tidemark.tier.maintenance import topic_restore
 from tidemark.tier.maintenance.topic_restore import Restorable, TierOrigin
 from tidemark.tier.metadata.head import ManifestError
+from tidemark.tier.open import Tier
+from tidemark.tier.segments.integrity import ObjectVersionUnsupported
 from tidemark.tier.stores.objects import StoreError
 from tidemark_cli.common import console, fail, open_cluster
 from tidemark_cli.option_groups import option_groups
@@ -63,10 +65,7 @@ def restore(
         new_id = target.cluster_id()
         # Every check precedes the first write: a conflict leaves tier and cluster unchanged.
         _check_owner(opened, from_cluster, new_id)
-        topics = _chosen(topic_restore.restorable(opened.tier), names or [])
-        conflicts = others(topics, target.topics())
-        if conflicts:
-            fail("; ".join(conflicts))
+        topics = checked(opened.tier, target.topics(), names or [])
         for topic in topics:
             _show(topic, replication_factor)
         if dry_run:
@@ -80,6 +79,8 @@ def restore(
         for topic in topics:
             own = _restore(opened, target, topic, present, from_cluster, new_id, replication_factor)
             present[topic.topic.name] = {"metadata": {"name": own}}
+    except ObjectVersionUnsupported as error:
+        fail(f"{error}; run tidemark restore of that version")
     except (StoreError, ManifestError, KubeRequestError) as error:
         fail(f"{error}; the topics restored so far stay: run the same command again to continue")
     finally:
@@ -149,18 +150,36 @@ def _check_owner(opened: OpenTier, from_cluster: str, new_id: str) -> None:
         fail(f"{where} is owned by cluster {owner}, not by {from_cluster}: check --from-cluster")
 
 
-def _chosen(all_topics: Any, patterns: Sequence[str]) -> list[Restorable]:
+def checked(tier: Tier, present: Mapping[str, Any], patterns: Sequence[str]) -> list[Restorable]:
+    """Return the topics to restore, after all checks of them.
+
+    ``present``: existing Topics by name in Kafka. ``patterns``: see :func:`_chosen`. Exits if an
+    existing Topic is another topic. Raises SegmentUnreadable if this version cannot restore one.
+    """
+    topics = _chosen(tier, patterns)
+    conflicts = others(topics, present)
+    if conflicts:
+        fail("; ".join(conflicts))
+    for topic in topics:
+        topic_restore.check_producer_ids(tier, topic)
+    return topics
+
+
+def _chosen(tier: Tier, patterns: Sequence[str]) -> list[Restorable]:
     """Return the topics of the tier to restore, selected by name or pattern.
 
     The coordinators' topics are left out: they are not tiered, and brokers create them. Exits if
     none is left, or two topics have the same name.
     """
-    topics = [
-        topic
-        for topic in all_topics
-        if topic.topic.name not in COORDINATORS_TOPICS
-        and (not patterns or any(fnmatchcase(topic.topic.name, text) for text in patterns))
-    ]
+    topics = list(
+        topic_restore.restorable(
+            tier,
+            lambda name: (
+                name not in COORDINATORS_TOPICS
+                and (not patterns or any(fnmatchcase(name, text) for text in patterns))
+            ),
+        )
+    )
     if not topics:
         fail("no topic of that name is in the tier" if patterns else "no topic is in the tier")
     # Topics are restored by name: two ids under one name need a decision of the user.

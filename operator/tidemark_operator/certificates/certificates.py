@@ -12,13 +12,11 @@ may live (:data:`ISSUING_PAUSE`).
 
 import datetime as dt
 import logging
-import shutil
-import tempfile
 import threading
-import uuid
 from collections.abc import AsyncIterable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
+from tidemark.scratch import ScratchFolder
 from tidemark.tls.files import NoCertificates, TlsFiles
 from tidemark.tls.identity import TlsIdentity
 from tidemark_operator.certificates import authority
@@ -58,7 +56,8 @@ class OwnLeaf:
 
     def __init__(self, now: Callable[[], dt.datetime]) -> None:
         self._now = now
-        self._folder = Path(tempfile.gettempdir()) / f"tidemark-operator-{uuid.uuid4()}"
+        self._scratch = ScratchFolder("operator")
+        self._folder = self._scratch.path / "tls"
         # A takeover and the watch of the authority call `follow` in threads of their own.
         self._lock = threading.Lock()
         self._leaf: KeyPair | None = None
@@ -80,6 +79,7 @@ class OwnLeaf:
             data = leaf_data(leaf, authorities.trusted)
             # Compare with the files, because an earlier write can have failed or been deleted.
             if not _contains(self._folder, data):
+                self._scratch.create()
                 write_files(self._folder, data)
             # The listener reads these files next: a leaf that it cannot load is not in force.
             if self.files.contexts().digest != digest(data):
@@ -90,7 +90,7 @@ class OwnLeaf:
     def close(self) -> None:
         """Delete the folder with the key."""
         with self._lock:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._scratch.remove()
 
 
 def _contains(folder: Path, data: Mapping[str, bytes]) -> bool:

@@ -26,7 +26,13 @@ from tidemark.tier.metadata.queries import live_segments
 from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.metadata.topics import TopicObject
 from tidemark.tier.open import Tier, open_tier
-from tidemark.tier.segments.integrity import BatchLine, ObjectDamaged, damaged, verified_batches
+from tidemark.tier.segments.integrity import (
+    BatchLine,
+    ObjectDamaged,
+    damaged,
+    list_batches,
+    verified_batches,
+)
 from tidemark.tier.segments.remote_storage_manager import (
     RemoteStorageManager,
     decode_custom_metadata,
@@ -165,7 +171,7 @@ def plan(tier: Tier, topic: TopicObject, task_bytes: int = TASK_BYTES) -> AuditP
 def run_task(storage: RemoteStorage, task: AuditTask) -> TaskResult:
     """Read and verify the segments of one task.
 
-    Raises StoreUnavailable; nothing is known about the segments then.
+    Raises StoreUnavailable, SegmentUnreadable included. Nothing is known about the segments then.
     """
     tier = open_tier(storage)
     findings: list[Finding] = []
@@ -262,8 +268,8 @@ def _verify_segment(
     """Read a whole segment and verify it: sizes, indexes, digests and every batch.
 
     ``listed_bytes``: sizes of ``.log`` and ``.aux`` in a listing, None to skip this check. Raises
-    ObjectDamaged with the cause, ObjectNotFound if an object is missing, StoreUnavailable if the
-    store does not answer.
+    ObjectDamaged with the cause, ObjectNotFound if an object is missing, SegmentUnreadable, and
+    another StoreUnavailable if the store does not answer.
     """
     # Cheapest checks first: sizes, then the small auxiliary object, then the log.
     if listed_bytes is not None:
@@ -275,7 +281,7 @@ def _verify_segment(
         segments.fetch(entry, begin, begin + _PART_BYTES, aux.frames)
         for begin in range(0, entry.size_bytes, _PART_BYTES)
     )
-    for position, data, headers in verified_batches(entry, parts, aux.pieces, store):
+    for position, data, headers in verified_batches(entry, parts, aux.pieces, store, list_batches):
         for at, header in headers:
             line.follow(header.base_offset, header.last_offset, position + at, header.size_bytes)
             # Offsets below this one are served from the preceding segment. Their leader epochs may
@@ -324,8 +330,8 @@ def audit(
 ) -> AuditReport:
     """Verify every live segment of a topic, in Spark tasks of about ``task_bytes``.
 
-    Raises StoreUnavailable if the store fails, wrapped in Spark's error if it fails for an
-    executor. In both cases the audit has no result.
+    Raises StoreUnavailable if the store fails or a segment is unreadable here, wrapped in Spark's
+    error if an executor fails. In both cases the audit has no result.
     """
     planned = plan(open_tier(storage), topic, task_bytes)
     done: list[TaskResult] = []

@@ -11,7 +11,6 @@ settings to the driver in a file.
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from tidemark.export_job import (
     ExecutorOrder,
     OrderError,
 )
+from tidemark.scratch import ScratchFolder
 from tidemark_pipeline.java import find_java
 
 _BACKEND = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
@@ -89,8 +89,8 @@ def executors_of(
         return
     # Spark reads the template of an executor from a file.
     order = ExecutorOrder.of_json(text)
-    with tempfile.TemporaryDirectory(prefix="tidemark-executors-") as folder:
-        template = Path(folder) / "pod.json"
+    with ScratchFolder("executors") as folder:
+        template = folder / "pod.json"
         template.write_text(json.dumps(order.pod), encoding="utf-8")
         yield ExecutorSettings(
             _api_server(environment),

@@ -16,7 +16,6 @@ import os
 import re
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,6 +35,7 @@ from tidemark.export_job import (
     Order,
     OrderError,
 )
+from tidemark.scratch import ScratchFolder
 from tidemark_pipeline.errors import DataLoss, DependencyUnavailable, ExportError, project_error
 from tidemark_pipeline.export.export_progress import Superseded
 from tidemark_pipeline.export.record_deletion import BrokerDeletions
@@ -162,10 +162,10 @@ def _export(
     hide: Callable[[str], str],
     submitted: Path | None,
 ) -> None:
-    with tempfile.TemporaryDirectory(prefix="tidemark-schema-") as folder:
+    with ScratchFolder("schema") as folder:
         # Spark reads the definition from a path, so its text is written to a file.
         if order.definition:
-            path = Path(folder) / Path(order.definition_name).name
+            path = folder / Path(order.definition_name).name
             path.write_text(order.definition, encoding="utf-8")
             order = order.put({(OptionPlace.TABLE, "schema_file"): str(path)})
         _run(order, status, stop, hide, submitted)

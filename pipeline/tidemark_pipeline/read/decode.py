@@ -22,15 +22,17 @@ import pyarrow as pa
 
 from tidemark.message_text import count
 from tidemark.records.batch import (
+    CONTROL,
+    CRC_COVERS_FROM,
     HEADER_BYTES,
-    BatchHeader,
+    TRANSACTIONAL,
     Buffer,
     CorruptBatch,
-    TimestampType,
     check_crc,
-    iter_headers,
+    compute_crc,
+    parse_header,
 )
-from tidemark.records.codecs import UNPACKED_BYTES_MAX, Codec, decompress, decompress_into
+from tidemark.records.codecs import UNPACKED_BYTES_MAX, decompress, decompress_into
 from tidemark.records.decode import RECORD_BYTES_MIN
 from tidemark.records.read_committed import AbortedProducers, committed
 from tidemark_pipeline.errors import CorruptData
@@ -93,32 +95,31 @@ CALLER_THREAD = DecodeThreads(1)
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Records of consecutive batches, uncompressed: batch i is ``buffer[starts[i]:ends[i]]``."""
+    """Uncompressed records of batches of a run.
+
+    The records of batch ``numbers[i]`` of the run are ``buffer[starts[i]:ends[i]]``.
+    """
 
     buffer: scan.Bytes
-    headers: list[BatchHeader]
+    run: scan.Longs
+    numbers: list[int]
     starts: list[int]
     ends: list[int]
 
     @classmethod
-    def over(cls, data: Buffer) -> "_Group":
+    def over(cls, data: Buffer, run: scan.Longs) -> "_Group":
         """Return a group of no batches yet."""
-        # Read-only for every codec, as the scanner is compiled once for each type of an argument.
-        return cls(np.frombuffer(memoryview(data).toreadonly(), dtype=np.uint8), [], [], [])
+        return cls(scan.as_bytes(data), run, [], [], [])
 
-    def add(self, header: BatchHeader, start: int, end: int) -> None:
+    def add(self, number: int, records: int, start: int, end: int) -> None:
         """Add a batch. Raises ValueError if it cannot have as many records as its header says."""
         # The header's count decides how much memory is allocated, so it is checked against the
         # smallest possible record size.
-        if not 0 < header.count * RECORD_BYTES_MIN <= end - start:
-            raise ValueError(f"{count(header.count, 'record')} in {end - start} bytes")
-        self.headers.append(header)
+        if not 0 < records * RECORD_BYTES_MIN <= end - start:
+            raise ValueError(f"{count(records, 'record')} in {end - start} bytes")
+        self.numbers.append(number)
         self.starts.append(start)
         self.ends.append(end)
-
-
-#: Position in the fetched bytes, and header, of a record batch.
-_Place = tuple[int, BatchHeader]
 
 
 def decode(
@@ -134,81 +135,91 @@ def decode(
 
     Raises :class:`CorruptData` if a checksum or a record's structure is wrong.
     """
-    yield from decode_batches(data, _headers_of(data, source, aborted), source, threads)
-
-
-def is_requested(header: BatchHeader, source: ByteSource) -> bool:
-    """Return whether the batch may contain a requested record."""
-    return (
-        header.last_offset >= source.from_offset
-        and header.base_offset <= source.to_offset_inclusive
-        and (source.since_ms is None or header.max_timestamp >= source.since_ms)
-    )
-
-
-def decode_batches(
-    data: bytes,
-    batches: Iterable[tuple[int, BatchHeader]],
-    source: ByteSource,
-    threads: DecodeThreads = CALLER_THREAD,
-) -> Iterator[pa.RecordBatch]:
-    """Yield Arrow batches of the requested records, as :func:`decode`, for known batches.
-
-    ``batches``: position in ``data`` and header of each record batch.
-    """
-
-    def unpack(places: list[_Place]) -> tuple[_Group, list[_Place]]:
-        return _unpack(data, places, source)
-
-    # Runs of batches are decompressed by the threads, and each is decoded at once.
-    requested = (place for place in batches if is_requested(place[1], source))
-    for group, rest in threads.map(unpack, _runs(requested), _is_compressed):
-        yield from _decode_group(group, source)
-        # Batches that compress well fill a buffer before their run ends.
-        while rest:
-            group, rest = unpack(rest)
-            yield from _decode_group(group, source)
-
-
-def _headers_of(
-    data: bytes, source: ByteSource, aborted: Iterable[tuple[int, int]]
-) -> Iterator[tuple[int, BatchHeader]]:
     try:
-        yield from committed(data, iter_headers(data), AbortedProducers(aborted))
+        batches, _ = scan.find_batches(data)
+        # Partitions of a topic have separate logs, so each read starts without known transactions.
+        read = batches_to_read(data, batches, source, AbortedProducers(aborted))
     except CorruptBatch as error:
         raise CorruptData(
             f"{source.topic}-{source.partition}, among the offsets {source.from_offset} to "
             f"{source.to_offset_inclusive} ({source.tier}): {error}"
         ) from error
+    yield from decode_batches(data, read, source, threads)
 
 
-def _runs(batches: Iterable[_Place]) -> Iterator[list[_Place]]:
+def batches_to_read(
+    data: bytes, batches: scan.Longs, source: ByteSource, aborted: AbortedProducers
+) -> scan.Longs:
+    """Return the batches of a table that may contain a requested record.
+
+    Those of aborted transactions and markers are left out. Raises CorruptBatch if the CRC of one
+    that is left out for that reason is wrong.
+    """
+    chosen = (batches[:, scan.LAST_OFFSET] >= source.from_offset) & (
+        batches[:, scan.BASE_OFFSET] <= source.to_offset_inclusive
+    )
+    if source.since_ms is not None:
+        chosen &= batches[:, scan.MAX_TIMESTAMP] >= source.since_ms
+    # Only batches of transactions affect which others are left out. Most topics have none.
+    special = batches[:, scan.ATTRIBUTES] & (TRANSACTIONAL | CONTROL) != 0
+    if special.any():
+        starts = batches[:, scan.START]
+        places = [(start, parse_header(data, start)) for start in starts[special].tolist()]
+        kept = [start for start, _ in committed(data, places, aborted)]
+        chosen &= ~special | np.isin(starts, kept)
+    return batches[chosen]
+
+
+def decode_batches(
+    data: bytes,
+    batches: scan.Longs,
+    source: ByteSource,
+    threads: DecodeThreads = CALLER_THREAD,
+) -> Iterator[pa.RecordBatch]:
+    """Yield Arrow batches of the requested records, as :func:`decode`, for known batches.
+
+    ``batches``: those of ``data`` to read (:func:`batches_to_read`).
+    """
+
+    def unpack(run: scan.Longs) -> tuple[_Group, scan.Longs]:
+        return _unpack(data, run, source)
+
+    # Runs of batches are decompressed by the threads, and each is decoded at once.
+    for group, rest in threads.map(unpack, _runs(batches), _is_compressed):
+        yield from _decode_group(group, source)
+        # Batches that compress well fill a buffer before their run ends.
+        while len(rest):
+            group, rest = unpack(rest)
+            yield from _decode_group(group, source)
+
+
+def _runs(batches: scan.Longs) -> Iterator[scan.Longs]:
     """Yield runs of consecutive batches, each of which is usually decoded into one Arrow batch.
 
     A run exceeds ROWS_MAX rows or RUN_BYTES only if it is a single batch.
     """
-    run: list[_Place] = []
-    rows = size = 0
-    for place in batches:
-        rows += place[1].count
-        size += _unpacked_guess(place[1])
-        if run and (rows > ROWS_MAX or size > RUN_BYTES):
-            yield run
-            run, rows, size = [], place[1].count, _unpacked_guess(place[1])
-        run.append(place)
-    if run:
-        yield run
+    counts, guesses = batches[:, scan.COUNT].tolist(), _unpacked_guesses(batches).tolist()
+    begin = rows = size = 0
+    for number, (records, guess) in enumerate(zip(counts, guesses, strict=True)):
+        rows += records
+        size += guess
+        if number > begin and (rows > ROWS_MAX or size > RUN_BYTES):
+            yield batches[begin:number]
+            begin, rows, size = number, records, guess
+    if begin < len(batches):
+        yield batches[begin:]
 
 
-def _unpacked_guess(header: BatchHeader) -> int:
-    return header.size_bytes * (1 if header.codec == Codec.NONE else _RATIO_ASSUMED)
+def _unpacked_guesses(batches: scan.Longs) -> scan.Longs:
+    sizes: scan.Longs = batches[:, scan.END] - batches[:, scan.START]
+    return np.where(batches[:, scan.ATTRIBUTES] & scan.CODEC, sizes * _RATIO_ASSUMED, sizes)
 
 
-def _is_compressed(run: list[_Place]) -> bool:
-    return any(header.codec != Codec.NONE for _, header in run)
+def _is_compressed(run: scan.Longs) -> bool:
+    return bool((run[:, scan.ATTRIBUTES] & scan.CODEC).any())
 
 
-def _unpack(data: bytes, run: list[_Place], source: ByteSource) -> tuple[_Group, list[_Place]]:
+def _unpack(data: bytes, run: scan.Longs, source: ByteSource) -> tuple[_Group, scan.Longs]:
     """Verify the CRCs of a run's batches and decompress their records into one buffer.
 
     Batches without data records are left out. Returns the batches for which the buffer has no room,
@@ -217,71 +228,80 @@ def _unpack(data: bytes, run: list[_Place], source: ByteSource) -> tuple[_Group,
     # Uncompressed batches are decoded in place. If any is compressed, all are put into one buffer.
     room, used = None, 0
     if _is_compressed(run):
-        size = sum(_unpacked_guess(header) for _, header in run)
+        size = int(_unpacked_guesses(run).sum())
         buffer = np.empty(min(max(size, _BUFFER_LEAST), UNPACKED_BYTES_MAX), dtype=np.uint8)
         room = buffer.data
-    group = _Group.over(data if room is None else room)
-    for number, (position, header) in enumerate(run):
-        start, end = position + HEADER_BYTES, position + header.size_bytes
+    group = _Group.over(data if room is None else room, run)
+    for number, row in enumerate(run[:, _UNPACK_COLUMNS].tolist()):
+        position, end, crc, attributes, records = row
+        start = position + HEADER_BYTES
         try:
             # The CRC covers compressed bytes, so it is checked before they are decompressed.
-            check_crc(data, position, header)
-            if header.is_control or header.count == 0:
+            if compute_crc(data, position + CRC_COVERS_FROM, end) != crc:
+                check_crc(data, position, parse_header(data, position))
+            if attributes & CONTROL or records == 0:
                 continue
             if room is not None:
-                written = decompress_into(header.codec, data[start:end], room[used:])
-                if written is None and group.headers:
+                codec, packed = attributes & scan.CODEC, data[start:end]
+                written = decompress_into(codec, packed, room[used:])
+                if written is None and group.numbers:
                     return group, run[number:]
                 # A batch that is larger than the whole buffer has one to itself.
                 if written is None:
-                    raw = decompress(header.codec, data[start:end])
-                    group = _Group.over(raw)
-                    group.add(header, 0, len(raw))
+                    raw = decompress(codec, packed)
+                    group = _Group.over(raw, run)
+                    group.add(number, records, 0, len(raw))
                     return group, run[number + 1 :]
                 start, end = used, used + written
                 used = end
-            group.add(header, start, end)
+            group.add(number, records, start, end)
         except ValueError as error:
-            raise _corrupt(source, header, str(error)) from error
-    return group, []
+            raise _corrupt(source, run[number], str(error)) from error
+    return group, run[:0]
+
+
+#: Columns of a batch that :func:`_unpack` uses.
+_UNPACK_COLUMNS = [scan.START, scan.END, scan.CRC, scan.ATTRIBUTES, scan.COUNT]
 
 
 def _decode_group(group: _Group, source: ByteSource) -> Iterator[pa.RecordBatch]:
     """Yield the requested records of a group as at most one Arrow batch, unless it is large."""
-    headers = group.headers
-    if not headers:
+    if not group.numbers:
         return
+    batches = group.run[group.numbers]
+    counts = np.ascontiguousarray(batches[:, scan.COUNT])
     # A few KiB may decompress to millions of records, so a large batch is split.
-    if headers[0].count > ROWS_MAX:
-        yield from _decode_large(group, source)
+    if counts[0] > ROWS_MAX:
+        yield from _decode_large(group, batches, source)
         return
-    counts = np.array([header.count for header in headers], dtype=np.int64)
     # One table for the group, so that a single call into compiled code scans it.
     table = np.empty((int(counts.sum()), scan.COLUMNS), dtype=np.int64)
     starts, ends = np.array(group.starts, dtype=np.int64), np.array(group.ends, dtype=np.int64)
     wrong = scan.scan_batches(group.buffer, starts, ends, counts, table)
     # The scanner returns twice the index of the corrupt batch, plus one for the second error.
     if wrong >= 0:
-        raise _corrupt(source, headers[wrong // 2], _SCAN_ERRORS[wrong % 2])
-    yield from _requested_rows(group.buffer, table, headers, counts, source)
+        raise _corrupt(source, batches[wrong // 2], _SCAN_ERRORS[wrong % 2])
+    yield from _requested_rows(group.buffer, table, batches, counts, source)
 
 
-def _decode_large(group: _Group, source: ByteSource) -> Iterator[pa.RecordBatch]:
+def _decode_large(
+    group: _Group, batches: scan.Longs, source: ByteSource
+) -> Iterator[pa.RecordBatch]:
     """Yield the records of a batch with more than ROWS_MAX records, ROWS_MAX rows at a time."""
-    (header,) = group.headers
+    (batch,) = batches
     view = group.buffer[group.starts[0] : group.ends[0]]
-    position = 0
-    for first in range(0, header.count, ROWS_MAX):
-        rows = min(ROWS_MAX, header.count - first)
+    position, records = 0, int(batch[scan.COUNT])
+    for first in range(0, records, ROWS_MAX):
+        rows = min(ROWS_MAX, records - first)
         table = np.empty((rows, scan.COLUMNS), dtype=np.int64)
         # Each call continues at the position where the previous one ended.
         position = scan.scan_records(view, position, rows, table)
         if position == scan.BROKEN:
-            raise _corrupt(source, header, _SCAN_ERRORS[0])
+            raise _corrupt(source, batch, _SCAN_ERRORS[0])
         # Bytes after the last record mean that the header's count is wrong.
-        if first + rows == header.count and position != len(view):
-            raise _corrupt(source, header, _SCAN_ERRORS[1])
-        yield from _requested_rows(view, table, [header], np.array([rows]), source)
+        if first + rows == records and position != len(view):
+            raise _corrupt(source, batch, _SCAN_ERRORS[1])
+        yield from _requested_rows(view, table, batches, np.array([rows]), source)
 
 
 _SCAN_ERRORS = ("its records cannot be read", "there are bytes behind its last record")
@@ -290,14 +310,14 @@ _SCAN_ERRORS = ("its records cannot be read", "there are bytes behind its last r
 def _requested_rows(
     buffer: scan.Bytes,
     table: scan.Longs,
-    headers: list[BatchHeader],
+    batches: scan.Longs,
     counts: scan.Longs,
     source: ByteSource,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the requested records of scanned batches as an Arrow batch, if there are any.
 
     ``table``: a row of positions in ``buffer`` per record (:func:`scan.scan_records`). ``counts``:
-    number of records of each batch in ``headers``.
+    number of rows of each of the ``batches``.
     """
     size = len(table)
     # scan.spread fills these arrays: offset, timestamp (µs), timestamp type, leader epoch.
@@ -312,7 +332,7 @@ def _requested_rows(
     requested = scan.spread(
         table,
         counts,
-        np.array([_batch_columns(header) for header in headers], dtype=np.int64),
+        batches,
         (source.from_offset, source.to_offset_inclusive),
         rows.offsets,
         rows.timestamps_us,
@@ -327,19 +347,8 @@ def _requested_rows(
         yield to_arrow(rows, source)
 
 
-def _batch_columns(header: BatchHeader) -> tuple[int, ...]:
-    """Return the values of a batch in the order that :func:`scan.spread` expects."""
-    return (
-        header.base_offset,
-        header.base_timestamp,
-        header.max_timestamp,
-        int(header.timestamp_type is TimestampType.LOG_APPEND_TIME),
-        header.partition_leader_epoch,
-    )
-
-
-def _corrupt(source: ByteSource, header: BatchHeader, reason: str) -> CorruptData:
+def _corrupt(source: ByteSource, batch: scan.Longs, reason: str) -> CorruptData:
     return CorruptData(
-        f"{source.topic}-{source.partition}, offsets {header.base_offset} to {header.last_offset} "
-        f"({source.tier}): {reason}"
+        f"{source.topic}-{source.partition}, offsets {batch[scan.BASE_OFFSET]} to "
+        f"{batch[scan.LAST_OFFSET]} ({source.tier}): {reason}"
     )

@@ -1,8 +1,11 @@
-"""Find every record of a batch in one pass of compiled code.
+"""Find every batch of a log, and every record of a batch, in one pass of compiled code.
 
 A record of Kafka's format v2 is a chain of varints, so its end is known only after it was read.
 Array expressions cannot vectorise this, and plain Python reads a tenth of a million records per
 second. numba compiles the loop to machine code; the rest of the decoder uses whole arrays.
+
+Producers' batches often have only a few records. So their headers, too, are a table with a row for
+each batch (:func:`find_batches`), and checks of batches are array expressions.
 
 ``scan_records`` fills, for each record, positions relative to ``data``; a negative length is
 Kafka's null. It continues where an earlier call ended, so a table may be smaller than a batch. It
@@ -17,6 +20,15 @@ import numpy.typing as npt
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from tidemark.records.batch import (
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    Buffer,
+    CorruptBatch,
+    iter_headers,
+)
+
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
@@ -28,17 +40,49 @@ KEY_START, VALUE_START = 2, 4
 HEADERS_START, HEADERS_COUNT = 6, 7
 COLUMNS = 8
 
-#: Columns of the batches that :func:`spread` receives. APPEND_TIME is 1 if all records have the
-#: batch's greatest timestamp.
-BASE_OFFSET, BASE_TIMESTAMP, MAX_TIMESTAMP, APPEND_TIME, LEADER_EPOCH = 0, 1, 2, 3, 4
+#: Columns of the table of batches. START and END are positions in the bytes that were searched.
+START, END, CRC, ATTRIBUTES, BASE_OFFSET, LAST_OFFSET = 0, 1, 2, 3, 4, 5
+BASE_TIMESTAMP, MAX_TIMESTAMP, LEADER_EPOCH, COUNT = 6, 7, 8, 9
+BATCH_COLUMNS = 10
+#: Bits of ATTRIBUTES: all records have the batch's greatest timestamp, and the compression.
+_APPEND_TIME, CODEC = 0x08, 0x07
+_OFFSET_MAX = 2**63 - 1
 
 #: Beyond it a timestamp in microseconds exceeds 64 bits. Producers may send such a timestamp if the
 #: topic's configuration allows it. It is read as the nearest that fits.
 LATEST_MS = (2**63 - 1) // 1000
 
 
-#: Result of ``scan_records`` for bytes that are no record.
+#: Result of ``scan_records`` for bytes that are no record, and of ``_read_headers`` for no batch.
 BROKEN = -1
+
+
+def find_batches(data: Buffer) -> tuple[Longs, int]:
+    """Return a row for each complete batch in ``data``, and the bytes of all of them.
+
+    ``data`` starts at a batch. A partial batch at its end is ignored. The batches are those of
+    :func:`tidemark.records.batch.iter_headers`. Raises CorruptBatch.
+    """
+    searched = as_bytes(data)
+    # The first pass counts the batches.
+    count = _read_headers(searched, np.empty((0, BATCH_COLUMNS), dtype=np.int64))
+    if count == BROKEN:
+        # The plain walk says what is wrong. It knows no limit of offsets.
+        for _ in iter_headers(data):
+            pass
+        raise CorruptBatch(f"offsets beyond {_OFFSET_MAX}")
+    batches = np.empty((count, BATCH_COLUMNS), dtype=np.int64)
+    _read_headers(searched, batches)
+    return batches, int(batches[-1, END]) if count else 0
+
+
+def as_bytes(data: Buffer) -> Bytes:
+    """Return a view of the bytes.
+
+    It is read-only for every kind of buffer, as the scanner is compiled once for each type of an
+    argument.
+    """
+    return np.frombuffer(memoryview(data).toreadonly(), dtype=np.uint8)
 
 
 @intrinsic
@@ -58,6 +102,54 @@ def _copy(context: Any, out: Any, to: Any, data: Any, begin: Any, size: Any) -> 
         return context.get_dummy_value()
 
     return types.void(out, to, data, begin, size), build
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _integer(data: Bytes, position: int, size: int) -> int:
+    """Return a signed integer of ``size`` bytes, big endian."""
+    value = np.int64(-1) if data[position] >= 0x80 else np.int64(0)
+    for at in range(position, position + size):
+        value = (value << np.int64(8)) | np.int64(data[at])
+    return int(value)
+
+
+@numba.njit(cache=True, nogil=True)
+def _read_headers(data: Bytes, batches: Longs) -> int:
+    """Read the headers of as many batches as the table has rows; return the number in ``data``.
+
+    Returns BROKEN for what :func:`find_batches` refuses. The layout is in
+    :mod:`tidemark.records.batch`.
+    """
+    position, number = 0, 0
+    while len(data) - position >= HEADER_BYTES:
+        length = _integer(data, position + 8, 4)
+        base_offset = _integer(data, position, 8)
+        last_delta = _integer(data, position + 23, 4)
+        if data[position + 16] != MAGIC or length < HEADER_BYTES - LENGTH_OVERHEAD:
+            return BROKEN
+        if base_offset < 0 or last_delta < 0:
+            return BROKEN
+        end = position + LENGTH_OVERHEAD + length
+        # The last batch is cut.
+        if end > len(data):
+            break
+        # Sums of offsets must not wrap around.
+        if base_offset > _OFFSET_MAX - last_delta:
+            return BROKEN
+        if number < len(batches):
+            batches[number, START] = position
+            batches[number, END] = end
+            batches[number, CRC] = _integer(data, position + 17, 4) & 0xFFFFFFFF
+            batches[number, ATTRIBUTES] = _integer(data, position + 21, 2)
+            batches[number, BASE_OFFSET] = base_offset
+            batches[number, LAST_OFFSET] = base_offset + last_delta
+            batches[number, BASE_TIMESTAMP] = _integer(data, position + 27, 8)
+            batches[number, MAX_TIMESTAMP] = _integer(data, position + 35, 8)
+            batches[number, LEADER_EPOCH] = _integer(data, position + 12, 4)
+            batches[number, COUNT] = _integer(data, position + 57, 4)
+        position = end
+        number += 1
+    return number
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
@@ -204,24 +296,25 @@ def spread(
 ) -> int:
     """Fill the columns that each scanned record derives from its batch header.
 
-    ``counts`` has the number of records of each of the ``batches`` (columns as named above).
+    ``counts`` has the number of rows of each of the ``batches`` (columns as named above).
     ``requested`` is the first and the last requested offset. Fills the last four arrays and returns
     the number of requested records.
     """
     row, requested_count = 0, 0
     for batch in range(len(counts)):
+        append_time = 1 if batches[batch, ATTRIBUTES] & _APPEND_TIME else 0
         for _ in range(counts[batch]):
             offset = batches[batch, BASE_OFFSET] + table[row, OFFSET_DELTA]
             # With LogAppendTime all records have the batch's greatest timestamp.
             stamp = batches[batch, MAX_TIMESTAMP]
-            if batches[batch, APPEND_TIME] == 0:
+            if append_time == 0:
                 # A sum beyond 64 bits wraps around, as it does in Kafka's clients
                 # (DefaultRecord.readFrom), so that every reader sees the same time.
                 stamp = batches[batch, BASE_TIMESTAMP] + table[row, TIMESTAMP_DELTA]
             stamp = min(max(stamp, -LATEST_MS), LATEST_MS)
             offsets[row] = offset
             timestamps_us[row] = stamp * 1000
-            timestamp_types[row] = batches[batch, APPEND_TIME]
+            timestamp_types[row] = append_time
             leader_epochs[row] = batches[batch, LEADER_EPOCH]
             if requested[0] <= offset <= requested[1]:
                 requested_count += 1

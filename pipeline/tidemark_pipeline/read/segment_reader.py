@@ -16,25 +16,26 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 
 from tidemark.message_text import count
-from tidemark.records.batch import BatchHeader, CorruptBatch
-from tidemark.records.read_committed import AbortedProducers, committed
+from tidemark.records.batch import CorruptBatch, parse_header
+from tidemark.records.read_committed import AbortedProducers
 from tidemark.tier.metadata.queries import SegmentRange, TierOffsetOutOfRange
 from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.segments.auxiliary import Aux
 from tidemark.tier.segments.frames import Frames
 from tidemark.tier.segments.integrity import BatchLine, ObjectDamaged, damaged
-from tidemark.tier.stores.objects import ObjectNotFound
+from tidemark.tier.stores.objects import ObjectNotFound, SegmentUnreadable
 from tidemark_pipeline.errors import CorruptData, DataLoss
-from tidemark_pipeline.read import columns
+from tidemark_pipeline.read import columns, scan
 from tidemark_pipeline.read.decode import (
     CALLER_THREAD,
     ByteSource,
     DecodeThreads,
+    batches_to_read,
     decode_batches,
-    is_requested,
 )
 from tidemark_pipeline.read.segment_window import (
     Window,
@@ -79,7 +80,8 @@ def read_task(
     ``topic_id``: to read the current manifest if an object is missing. Raises :class:`CorruptData`
     if an object differs from what was copied, or contains other rows than planned. If the manifest
     has digests, that is before the first wrong row. Raises :class:`DataLoss` if segments have
-    expired and ``fail_on_data_loss`` is set; otherwise their records are skipped.
+    expired and ``fail_on_data_loss`` is set; otherwise their records are skipped. Raises
+    SegmentUnreadable if the key of a segment is missing or its version is newer.
     """
     # Ranges that are still to be read, in order, with the number of times they were planned again.
     ranges = deque((part, 0) for part in task.ranges)
@@ -105,6 +107,9 @@ def read_task(
         # The reader's errors name an object; the job's error also names the offsets.
         except (ObjectDamaged, CorruptBatch) as error:
             raise _corrupt(tier, part.entry, source, error) from error
+        except SegmentUnreadable as error:
+            text = f"{_named(source)}: {error}"
+            raise SegmentUnreadable(text, reason=error.reason) from error
         except ObjectNotFound as error:
             # The segment may have been merged after the plan was made. Only a segment that is read
             # in one piece is, so nothing of it was returned yet.
@@ -142,27 +147,21 @@ def _read_range(
     line: BatchLine | None = None
     least = most = rows = reached = 0
     pieces = _pieces(tier, entry, window, None if aux is None else aux.frames)
-    for position, data, headers in batches_in(window, tier, entry, aux, pieces):
+    for position, data, batches in batches_in(window, tier, entry, aux, pieces, scan.find_batches):
         # A transaction that was aborted before the first batch has no records in this read.
-        if line is None and headers:
-            base = headers[0][1].base_offset
+        if line is None and len(batches):
+            base = int(batches[0, scan.BASE_OFFSET])
             line = _line(tier, entry, source, window, base)
             aborted = _aborted(aux, base)
         # Batches must be contiguous in offsets and bytes, also those before the requested offsets.
-        for at, header in headers:
-            assert line is not None
-            line.follow(header.base_offset, header.last_offset, position + at, header.size_bytes)
-            reached = header.last_offset
-            if header.last_offset >= source.from_offset:
-                line.check_epoch(header)
+        if line is not None and len(batches):
+            _follow(line, data, position, batches, source.from_offset)
+            reached = int(batches[-1, scan.LAST_OFFSET])
         # Drop aborted transactions and batches that are not requested. The header of each other
         # batch bounds the number of its rows, which is compared with the decoded rows at the end.
-        read = [
-            batch for batch in committed(data, headers, aborted) if is_requested(batch[1], source)
-        ]
-        for _, header in read:
-            minimum, maximum = _rows_planned(header, source)
-            least, most = least + minimum, most + maximum
+        read = batches_to_read(data, batches, source, aborted)
+        minimum, maximum = _rows_planned(read, source)
+        least, most = least + minimum, most + maximum
         try:
             for batch in decode_batches(data, read, source, threads):
                 rows += batch.num_rows
@@ -222,16 +221,41 @@ def _aborted(aux: Aux | None, first_offset: int | None) -> AbortedProducers:
     )
 
 
-def _rows_planned(header: BatchHeader, source: ByteSource) -> tuple[int, int]:
-    """Return the minimum and maximum number of rows that the requested offsets of a batch give.
+def _follow(
+    line: BatchLine, data: bytes, position: int, batches: scan.Longs, from_offset: int
+) -> None:
+    """Check that the batches continue the line, and the leader epochs of those that are read.
+
+    ``position``: that of ``data`` in the log. Raises ObjectDamaged.
+    """
+    bases, lasts = batches[:, scan.BASE_OFFSET], batches[:, scan.LAST_OFFSET]
+    # Batches without a gap between them are checked as one. Otherwise the first wrong one is found.
+    spans = [(bases[0], lasts[-1], batches[0, scan.START], batches[-1, scan.END])]
+    if (bases[1:] != lasts[:-1] + 1).any():
+        columns = [scan.BASE_OFFSET, scan.LAST_OFFSET, scan.START, scan.END]
+        spans = batches[:, columns].tolist()
+    for base, last, start, end in spans:
+        line.follow(int(base), int(last), position + int(start), int(end - start))
+    # Most segments have one leader epoch.
+    read = batches[lasts >= from_offset]
+    _, firsts = np.unique(read[:, scan.LEADER_EPOCH], return_index=True)
+    for start in read[np.sort(firsts), scan.START].tolist():
+        line.check_epoch(parse_header(data, start))
+
+
+def _rows_planned(batches: scan.Longs, source: ByteSource) -> tuple[int, int]:
+    """Return the minimum and maximum number of rows that the requested offsets of batches give.
 
     Both are equal if every offset has its record. A batch that was compacted before its topic was
     tiered has only the header's count, so any of its offsets may lack a record.
     """
-    first = max(header.base_offset, source.from_offset)
-    requested = max(0, min(header.last_offset, source.to_offset_inclusive) - first + 1)
-    not_requested = header.last_offset - header.base_offset + 1 - requested
-    return max(0, header.count - not_requested), min(requested, header.count)
+    bases, lasts = batches[:, scan.BASE_OFFSET], batches[:, scan.LAST_OFFSET]
+    counts = batches[:, scan.COUNT]
+    first = np.maximum(bases, source.from_offset)
+    requested = np.maximum(0, np.minimum(lasts, source.to_offset_inclusive) - first + 1)
+    not_requested = lasts - bases + 1 - requested
+    least = np.maximum(0, counts - not_requested)
+    return int(least.sum()), int(np.minimum(requested, counts).sum())
 
 
 def _pieces(
@@ -263,9 +287,14 @@ def _corrupt(
 ) -> CorruptData:
     if isinstance(error, CorruptBatch):
         error = damaged(entry, entry.log_key, tier.segments.describe(entry), str(error))
-    return CorruptData(
+    return CorruptData(f"{_named(source)}: {error}")
+
+
+def _named(source: ByteSource) -> str:
+    """Return the partition and the requested offsets for messages."""
+    return (
         f"{source.topic}-{source.partition}, offsets {source.from_offset} to "
-        f"{source.to_offset_inclusive}: {error}"
+        f"{source.to_offset_inclusive}"
     )
 
 

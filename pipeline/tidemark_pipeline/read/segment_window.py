@@ -4,14 +4,14 @@ This module does no I/O. The offset index and the time index that were copied wi
 the positions. Whole pieces are read, since digests cover pieces.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from tidemark.logfiles.offset_index import IndexFormatError, OffsetIndex
 from tidemark.logfiles.time_index import TimeIndex
 from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.segments.auxiliary import Aux
-from tidemark.tier.segments.integrity import PIECE_BYTES, Batches, verified_batches
+from tidemark.tier.segments.integrity import PIECE_BYTES, Found, verified_batches
 from tidemark_pipeline.read.tier_access import ReadableTier
 
 #: Size of most batches: Kafka's ``max.message.bytes``.
@@ -63,14 +63,24 @@ def window_of(entry: SegmentEntry, aux: Aux, from_offset: int, to_offset_inclusi
 
 
 def batches_in(
-    window: Window, tier: ReadableTier, entry: SegmentEntry, aux: Aux | None, parts: Iterable[bytes]
-) -> Iterator[Batches]:
-    """Yield the window's batches, verified. ``parts``: its bytes. ``aux``: None without digests."""
+    window: Window,
+    tier: ReadableTier,
+    entry: SegmentEntry,
+    aux: Aux | None,
+    parts: Iterable[bytes],
+    find: Callable[[bytes], tuple[Found, int]],
+) -> Iterator[tuple[int, bytes, Found]]:
+    """Yield the window's batches, as :func:`verified_batches`.
+
+    ``parts``: its bytes. ``aux``: None without digests.
+    """
+    # Without digests the CRCs of batches are what shows damage.
     return verified_batches(
         entry,
         parts,
         () if aux is None else aux.pieces,
         tier.segments.describe(entry),
+        find,
         begin=window.begin,
         position=window.position,
         end=window.end,

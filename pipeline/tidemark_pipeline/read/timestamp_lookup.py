@@ -10,6 +10,7 @@ from tidemark.records.batch import BatchHeader
 from tidemark.records.decode import decode_records
 from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.reader import Snapshot
+from tidemark.tier.segments.integrity import list_batches
 from tidemark_pipeline.read.segment_window import (
     batches_in,
     first_offset_since,
@@ -75,6 +76,6 @@ def _batches_from(
         for begin in range(window.begin, window.end, _READ_BYTES)
     )
     # Header by header, so that the caller stops the download at its record.
-    for _, data, headers in batches_in(window, tier, entry, aux, parts):
+    for _, data, headers in batches_in(window, tier, entry, aux, parts, list_batches):
         for position, header in headers:
             yield data, position, header

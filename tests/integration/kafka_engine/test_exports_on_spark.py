@@ -7,6 +7,7 @@ import runpy
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,9 @@ class SparkExports:
         found = self.processes()
         assert found
         for number in found:
-            os.kill(number, signal.SIGKILL)
+            # Workers end with their JVM, possibly before this loop reaches them.
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
 
     def records(self, table: str = "t") -> Records:
         """Return the records in a table; none is in it twice."""

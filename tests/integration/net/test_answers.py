@@ -3,6 +3,7 @@ is not served any more."""
 
 import asyncio
 import contextlib
+import itertools
 import struct
 import subprocess
 import sys
@@ -180,6 +181,29 @@ async def test_idle_reader_is_disconnected_while_memory_is_short(
             # Grants grow again once memory is free.
             while await client.fetch() <= SMALL_BYTES:
                 pass  # repeats the request after each answer
+
+
+async def test_client_that_only_sends_is_disconnected_after_the_idle_time() -> None:
+    sizes = itertools.chain([LIMIT], itertools.repeat(SMALL_BYTES))
+
+    async def large_then_small(frame: Frame, memory: ResponseMemory) -> Sequence[bytes]:
+        return [bytes(next(sizes))]
+
+    # Memory suffices, so nothing but the idle time ends the connection.
+    limits = ConnectionLimits(
+        idle_ms_max=500, unsent_bytes_max=1 << 30, answer_bytes_max=16 * LIMIT
+    )
+    server = KafkaServer(lambda _: large_then_small, Connections(limits), "TEST")
+    await (await server.bind("127.0.0.1", 0)).listen()
+    async with AnswerClient.of(server, reads=False) as slow, asyncio.timeout(20):
+        await until(lambda: len(server.connections._open) == 1)
+        while server.connections._open:
+            # Each request counts as activity, and none waits for the unread responses.
+            slow.writer.write(FETCH)
+            await asyncio.sleep(0.02)
+    with contextlib.suppress(ConnectionError):
+        await slow.writer.wait_closed()
+    await server.stop(0)
 
 
 async def test_idle_reader_stays_while_memory_suffices(

@@ -3,8 +3,10 @@
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import uuid
 from pathlib import Path
@@ -178,3 +180,42 @@ def test_executors_audit_a_topic_and_report_missing_objects(
     (flights.path / flights.entries[1].log_key).unlink()
     (finding,) = audit(session, storage, topic, task_bytes=1).findings
     assert (finding.kind.value, finding.start_offset) == ("Missing", 20)
+
+
+DRIVER = """
+import threading
+from pyspark.sql.functions import udf
+from tidemark_pipeline.session import local_session
+
+with local_session("driver", cores=1, short=True) as session:
+    assert session.range(3).select(udf(str)("id")).collect()
+    print(session._jvm.java.lang.System.getProperty("java.io.tmpdir"), flush=True)
+    threading.Event().wait()
+"""
+
+
+@pytest.mark.full
+def test_drivers_that_are_killed_or_terminated_leave_no_files() -> None:
+    def kinds() -> list[str]:
+        return sorted(path.name.split("-")[1] for path in Path(place).iterdir())
+
+    # A short path, as sockets need one.
+    with tempfile.TemporaryDirectory(prefix="t-") as place:
+        for number, left in ((signal.SIGKILL, ["sockets", "spark"]), (signal.SIGTERM, [])):
+            driver = subprocess.Popen(
+                [sys.executable, "-c", DRIVER],
+                env={**os.environ, "TMPDIR": place},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            with driver:
+                assert driver.stdout is not None
+                # Java's own temporary files are there, too.
+                assert driver.stdout.readline().startswith(f"{place}/tidemark-sockets-")
+                # The second driver has removed what the first one left.
+                assert kinds() == ["sockets", "spark"]
+                driver.send_signal(number)
+                # Spark's own processes have the pipe open until they have ended.
+                driver.stdout.read()
+            assert kinds() == left
+        assert driver.returncode == 128 + signal.SIGTERM

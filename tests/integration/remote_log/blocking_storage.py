@@ -24,7 +24,7 @@ from tidemark.tier.segments.remote_storage_manager import (
     RemoteStorageManager,
     SegmentData,
 )
-from tidemark.tier.stores.objects import NO_BUCKET, ObjectStore
+from tidemark.tier.stores.objects import NO_BUCKET, NotInMemory, ObjectStore
 
 
 class BlockingStorage(RemoteStorageManager):
@@ -45,6 +45,14 @@ class BlockingStorage(RemoteStorageManager):
     ) -> Sequence[Buffer]:
         self._block("reads", entry)
         return super().fetch_stored(entry, bounds, frames)
+
+    def fetch_cached(
+        self, entry: SegmentEntry, bounds: Sequence[tuple[int, int]]
+    ) -> Sequence[bytes]:
+        # Nothing is in the page cache if reads wait.
+        if self._kind == "reads":
+            raise NotInMemory
+        return super().fetch_cached(entry, bounds)
 
     def delete(self, entries: Sequence[SegmentEntry]) -> None:
         self._block("deletions", *entries)

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.integration.remote_log.conftest import MakeClient
 from tests.integration.remote_log.fetch_client import TierClient, offsets_of
 from tests.integration.remote_log.tiered_host import NOW_MS, TOPIC_ID, TieredHost
 from tidemark.metrics import tier_table
 from tidemark.records.batch import iter_headers, restamp
 from tidemark.tier.metadata import queries
 from tidemark.tier.metadata.segment import SegmentEntry
+from tidemark.tier.segments import auxiliary
 from tidemark.tier.segments.remote_storage_manager import Copied, RemoteStorageManager, SegmentData
 from tidemark_broker.replication.partition import log_start
 from tidemark_broker.replication.remote import RemoteDataCorrupt
@@ -108,6 +110,26 @@ async def test_timestamp_lookup_rejects_a_damaged_segment(client: TierClient) ->
         # The wanted timestamp is in the damaged segment.
         await host.remote.offset_by_timestamp(host.partition, NOW_MS + entry.start_offset + 2)
     assert host.summary.error_reason == "TierIntegrity"
+
+
+async def test_object_of_a_newer_version_is_reported_until_the_upgrade(
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as newer:
+        newer.setattr(auxiliary, "_VERSION", 5)
+        client = await make_client()
+    host = client.host
+    # Nothing is damaged, so consumers retry, and the advice is not to give up the records.
+    (part,) = await client.fetch(0)
+    assert (part.error_code, offsets_of(part)) == (ErrorCode.kafka_storage_error, [])
+    summary = host.summary
+    assert summary.error_reason == "ObjectVersionUnsupported"
+    assert "reads versions up to 4. Upgrade" in summary.error_message
+    assert errors_counted(host) == 0
+    monkeypatch.setattr(auxiliary, "_VERSION", 5)
+    (part,) = await client.fetch(0)
+    assert offsets_of(part)[0] == 0
+    assert not host.summary.error_reason
 
 
 class FirstFormat(RemoteStorageManager):

@@ -9,6 +9,7 @@ from tests.integration.remote_log.tiered_host import NOW_MS, TOPIC, TOPIC_ID, Ti
 from tidemark.tier.metadata import queries
 from tidemark_broker.replication.partition import consumer_reads, log_start
 from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
+from tidemark_broker.replication.threads import ThreadPool
 
 
 async def tiered(host: TieredHost, records: int = 500) -> list[tuple[int, int]]:
@@ -35,6 +36,29 @@ async def test_retention_by_time_covers_tier_and_local_log(host: TieredHost) -> 
         await host.remote.read(host.partition, 0, 100, asyncio.get_running_loop().time() + 5)
     clock_ms += 60_000
     await host.until(lambda: len(host.objects()) == 2 * len(before[2:]))
+
+
+async def test_retention_of_an_idle_partition_needs_no_thread(
+    host: TieredHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock_ms = NOW_MS
+    host.context.wall_ms = lambda: clock_ms
+    host.config["retention.ms"] = "100000"
+    before = await tiered(host)
+    expirer = host.remote._tasks[host.partition.key]._expirer
+    await expirer.run_once()
+
+    def refused(*_: object) -> None:
+        raise AssertionError("a thread was used")
+
+    # Nothing has changed since the last runs, neither in the tier nor in the local log.
+    with monkeypatch.context() as patched:
+        patched.setattr(ThreadPool, "__call__", refused)
+        await expirer.run_once()
+        await host.upkeep.apply_retention()
+    # Time alone makes both due again, although the head and the log are unchanged.
+    clock_ms = NOW_MS + before[0][1] + 100_001
+    await host.until(lambda: host.live() == before[1:])
 
 
 async def test_expired_log_start_is_visible_once_it_is_durable(host: TieredHost) -> None:

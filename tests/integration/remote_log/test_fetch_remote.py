@@ -1,6 +1,8 @@
 """Fetch over the socket below the local log start: one response joins tier and local log."""
 
 import asyncio
+import math
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -8,7 +10,10 @@ from kio.schema.errors import ErrorCode
 from tests.integration.remote_log.blocking_storage import blocking
 from tests.integration.remote_log.conftest import MakeClient
 from tests.integration.remote_log.fetch_client import TierClient, offsets_of
+from tests.integration.remote_log.tiered_host import TOPIC
+from tests.unit.api import api_requests as kafka
 from tidemark.records.batch import iter_headers
+from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.replication.partition import log_start
 
 
@@ -47,6 +52,16 @@ async def test_tier_read_does_not_wait_for_min_bytes(client: TierClient) -> None
     (part,) = await client.fetch(0, min_bytes=1 << 20, wait_ms=8000, partition_max_bytes=1000)
     assert offsets_of(part)
     assert clock() - began_s < 4
+
+
+async def test_local_reads_do_not_wait_for_the_turns_of_cold_reads(client: TierClient) -> None:
+    host = client.host
+    async with host.remote._fetcher._turn:
+        cold = asyncio.create_task(host.remote.read(host.partition, 0, 1000, math.inf))
+        (local,) = await client.fetch(395)
+        assert offsets_of(local) == [395]
+        assert not cold.done()
+    assert (await cold).data
 
 
 # Kafka reads one remote partition for each request; here all of them are read.
@@ -100,6 +115,25 @@ async def test_below_the_log_start_is_out_of_range(client: TierClient) -> None:
     assert offsets_of(at)[0] == 50
     (beyond,) = await client.fetch(401)
     assert beyond.error_code is ErrorCode.offset_out_of_range
+
+
+async def test_records_deleted_while_another_partition_is_read_are_not_sent(
+    client: TierClient,
+) -> None:
+    host = client.host
+    other = await KafkaConnection.connect("127.0.0.1", host.clients.port, client_id="other")
+    with blocking(host, "reads") as storage:
+        # Partition 0 is read from memory at once, and then waits for the tier's partition 1.
+        response = asyncio.create_task(client.fetch(395, 0))
+        await host.until(lambda: bool(storage.begun))
+        answer_type = kafka.answer_type(kafka.DELETE_RECORDS, 2)
+        answer: Any = await other.request(kafka.delete_records(2, TOPIC, 400), answer_type, 20)
+        assert answer.topics[0].partitions[0].low_watermark == 400
+        storage.release.set()
+        deleted, cold = await response
+    await other.close()
+    assert (deleted.error_code, offsets_of(deleted)) == (ErrorCode.offset_out_of_range, [])
+    assert offsets_of(cold)[0] == 0
 
 
 async def test_without_the_store_the_error_is_one_that_consumers_retry(client: TierClient) -> None:

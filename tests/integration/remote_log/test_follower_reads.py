@@ -99,7 +99,7 @@ async def test_consumers_are_spread_over_all_in_sync_replicas(
     await read_all(await connect(follower), 400)
     assert leader.gauge(tier_table.FETCH_BYTES) == before
     assert follower.gauge(tier_table.FETCH_BYTES) > 100 * 300
-    assert leader.broker.remote_read_turns.redirects == 3
+    assert leader.broker.remote_read_rotation.redirects == 3
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,14 @@
 """The tier has a prefix of every leader's log: followers and leaders that start from it."""
 
 import itertools
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.tiered_cluster import TieredCluster
@@ -9,6 +16,7 @@ from tests.integration.remote_log.tiered_host import TieredHost
 from tidemark.leader_recovery import LeaderRecoveryState
 from tidemark.tiering import DisablePolicy, TieringState
 from tidemark_broker.control.status import StatusReporter
+from tidemark_broker.log import flushing
 from tidemark_broker.replication.partition import Role, log_start, remote_end
 from tidemark_broker.replication.partition.prefix_rule import RemoteEnd
 
@@ -71,6 +79,80 @@ async def test_new_follower_adopts_a_log_start_within_the_tier(cluster: TieredCl
     await cluster.apply(1, 3, replicas=(1, 3))
     await cluster.until_in_sync(1, 3)
     assert cluster.hosts[3].partition.log_start_offset == middle
+
+
+async def without_store(host: TieredHost) -> tuple[Path, Path]:
+    """Move the store away; return it, and the log file of a closed segment that is not copied."""
+    await host.produce(100)
+    await host.copied()
+    away = host.tier_path.rename(host.tier_path.with_name("away"))
+    await host.produce(300)
+    log = host.partition.log
+    flushing.flush(log)
+    first, *_ = log.segment_infos(log.highest_remote_offset + 1)
+    return away, flushing.segment_files(log, first.base_offset).log
+
+
+async def all_is_copied(host: TieredHost) -> None:
+    await host.until(lambda: host.partition.is_leader)
+    await host.produce(200)
+    await host.copied()
+    await host.until(lambda: not host.summary.error_reason)
+    assert is_contiguous(host)
+    end = host.partition.log.highest_remote_offset + 1
+    assert await host.read_tier(0, end) == list(range(4, end, 5))
+
+
+@pytest.mark.parametrize("lost", ["replica", "disk"])
+async def test_damaged_segment_is_copied_by_another_replica_and_the_disk_replaced(
+    cluster: TieredCluster, lost: str
+) -> None:
+    damaged, sound_host = cluster.hosts[1], cluster.hosts[2]
+    away, path = await without_store(damaged)
+    await damaged.until(lambda: sound_host.partition.next_offset == 400)
+    sound = path.read_bytes()
+    path.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    away.rename(damaged.tier_path)
+    await damaged.until(lambda: damaged.summary.error_reason == "StorageError", 30)
+    assert f"broker 1: {path} is damaged" in damaged.summary.error_message
+    # What the message says: another leader, then a new disk.
+    await cluster.apply(leader=2, leader_epoch=2)
+    await sound_host.until(lambda: sound_host.partition.is_leader)
+    await sound_host.copied()
+    await cluster.stop(1)
+    await cluster.apply(isr=(2,))
+    shutil.rmtree(path.parent if lost == "replica" else path.parent.parent)
+    await cluster.start(1)
+    await cluster.push()
+    await cluster.until_in_sync(1, 2)
+    # The broker leads again with what it has fetched.
+    await cluster.apply(leader=1, leader_epoch=3)
+    await all_is_copied(cluster.hosts[1])
+    assert not path.exists() or path.read_bytes() == sound
+
+
+async def test_command_in_the_message_repairs_a_time_index(cluster: TieredCluster) -> None:
+    host = cluster.hosts[1]
+    await cluster.apply(1, leader_epoch=2, replicas=(1,), isr=(1,))
+    away, log_path = await without_store(host)
+    path = log_path.with_suffix(".timeindex")
+    # The largest timestamp is that of the last entry, and is read at the start.
+    sound = path.read_bytes()
+    path.write_bytes(sound[:-10] + bytes([sound[-10] ^ 2]) + sound[-9:])
+    await restart(cluster)
+    away.rename(host.tier_path)
+    host = cluster.hosts[1]
+    await host.until(lambda: f"{path} is damaged" in host.summary.error_message, 30)
+    (command,) = re.findall(r"\((truncate [^)]*)\)", host.summary.error_message)
+    subprocess.run(shlex.split(command), check=True)
+    await restart(cluster)
+    await all_is_copied(cluster.hosts[1])
+
+
+async def restart(cluster: TieredCluster) -> None:
+    await cluster.stop(1)
+    await cluster.start(1)
+    await cluster.push()
 
 
 async def test_unclean_leader_with_an_empty_log_takes_over_from_the_tier(

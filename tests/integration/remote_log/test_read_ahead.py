@@ -10,9 +10,16 @@ from tests.integration.remote_log.tiered_host import TOPIC_ID, TieredHost
 from tidemark.metrics import tier_table
 from tidemark.tier.metadata import queries
 from tidemark.tier.metadata.segment import SegmentEntry
+from tidemark.tier.stores.directory import DirectoryStore
 from tidemark_broker.remote_log.segment_reader import SegmentReader
 
 READ_BYTES = 512 * 1024
+
+
+@pytest.fixture(autouse=True)
+def network_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the directory be one of a network file system, which does not tell what is cached."""
+    monkeypatch.setattr(DirectoryStore, "has_page_cache", False)
 
 
 async def filled(make_host: MakeHost, **config: int) -> TieredHost:

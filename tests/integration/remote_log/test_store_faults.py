@@ -13,7 +13,7 @@ import pytest
 from tests.aws import forget_providers
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.orphans import no_orphans
-from tests.integration.remote_log.tiered_host import TieredHost
+from tests.integration.remote_log.tiered_host import NOW_MS, TieredHost
 from tidemark.metrics import tier_table
 from tidemark.tiering import DisablePolicy, TieringState
 from tidemark_broker.log import flushing
@@ -289,12 +289,45 @@ async def test_damaged_local_segment_is_not_copied(host: TieredHost) -> None:
     path.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
     away.rename(host.tier_path)
     await host.until(lambda: host.summary.error_reason == "StorageError", 30)
-    for expected in (str(path), "CRC of the batch", "Elect a replica", "RecordDeletion before"):
+    for expected in (
+        f"broker 1: {path}",
+        "CRC of the batch",
+        "Elect a replica",
+        "RecordDeletion before",
+    ):
         assert expected in host.summary.error_message
     assert log.highest_remote_offset == copied_end
     # With its bytes back, it is copied like any other.
     path.write_bytes(sound)
     await all_is_well(host, 600)
+
+
+async def test_damaged_local_indexes_do_not_enter_the_tier(host: TieredHost) -> None:
+    copied_end = await copied_before(host)
+    away = host.tier_path.rename(host.tier_path.with_name("away"))
+    await host.produce(300)
+    log = host.partition.log
+    flushing.flush(log)
+    *closed, _ = log.segment_infos(copied_end + 1)
+    for segment in closed:
+        # Their ends are right, as when the log was opened.
+        path = flushing.segment_files(log, segment.base_offset).log
+        index = path.with_suffix(".index")
+        data = bytearray(index.read_bytes())
+        assert len(data) >= 24
+        for position in range(15, len(data) - 8, 8):
+            data[position] ^= 1
+        index.write_bytes(data)
+        path.with_suffix(".timeindex").write_bytes(b"damaged")
+    away.rename(host.tier_path)
+    await all_is_well(host, 600)
+    # Each batch is found alone, by offset and by time.
+    end = closed[-1].next_base_offset
+    for offset in range(copied_end + 1, end, 5):
+        assert await host.read_tier(offset, offset + 5, 100) == [offset + 4]
+        found = await host.remote.offset_by_timestamp(host.partition, NOW_MS + offset)
+        assert found is not None
+        assert found.offset == offset
 
 
 async def test_unexpected_errors_are_retried(host: TieredHost) -> None:

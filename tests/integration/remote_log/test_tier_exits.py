@@ -34,7 +34,7 @@ from tidemark.tier.segments.remote_storage_manager import (
     SegmentData,
 )
 from tidemark.tier.stores import directory
-from tidemark.tier.stores.objects import NO_BUCKET
+from tidemark.tier.stores.objects import NO_BUCKET, StoreError
 from tidemark_broker.replication.partition import log_start
 from tidemark_broker.replication.remote import RemoteUnavailable
 
@@ -268,7 +268,7 @@ async def test_store_that_fails_in_an_unknown_way_is_retried(
     with monkeypatch.context() as patch:
         patch.setattr(guard, fails)
         # Make the guard verify the store again, which now fails in an unforeseen way.
-        host.remote._shared.guard.suspect()
+        host.remote._shared.guard.suspect(StoreError("failed"))
         await host.until(lambda: "no words for this" in host.remote.status().error)
         await host.produce(300)
         await until_reported(host, "RemoteStorageUnavailable", "no words for this")

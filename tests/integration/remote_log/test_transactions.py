@@ -5,9 +5,10 @@ import time
 from tests.integration.remote_log.test_prefix import UNCLEAN
 from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import NOW_MS, VALUE, TieredHost
+from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.control import EndMarker
-from tidemark_broker.log import VerificationGuard, appending
+from tidemark_broker.log import VerificationGuard, appending, flushing
 from tidemark_broker.replication.partition import Role, consumer_reads, produce
 
 
@@ -32,8 +33,12 @@ async def send(host: TieredHost, data: bytes) -> int:
 
 
 async def abort(host: TieredHost, producer: int) -> int:
+    return await finish(host, producer, commit=False)
+
+
+async def finish(host: TieredHost, producer: int, *, commit: bool) -> int:
     begun = produce.begin_marker(
-        host.partition, EndMarker(is_commit=False, coordinator_epoch=1), producer_id=producer,
+        host.partition, EndMarker(is_commit=commit, coordinator_epoch=1), producer_id=producer,
         producer_epoch=0, transaction_version=1,
     )  # fmt: skip
     sent = await produce.acknowledged(host.partition, begun, acks=-1, timeout_ms=5000)
@@ -140,6 +145,35 @@ async def test_follower_bootstrapped_from_the_tier_deduplicates_five_batches(
         assert retried_offset == offsets[sequence // 5]
     # All of them were duplicates: nothing was appended.
     assert host.partition.log.next_offset == end
+
+
+async def test_damaged_transaction_index_does_not_enter_the_tier(cluster: TieredCluster) -> None:
+    leader = cluster.hosts[1]
+    await cluster.apply(1, leader_epoch=2, replicas=(1,), isr=(1,))
+    # The first one is open, so nothing behind it is copied. The last one is committed.
+    for producer in (1, 2, 3):
+        assert await send(leader, batch(producer, 0, transactional=True)) == producer * 5 - 5
+    await leader.produce(200)
+    first_marker = await finish(leader, 2, commit=False)
+    await leader.produce(200)
+    await finish(leader, 3, commit=True)
+    log = leader.partition.log
+    last_marker = await finish(leader, 1, commit=False)
+    # All files are damaged before the next task of the tier.
+    appending.roll(log, NOW_MS)
+    flushing.flush(log)
+    for path in log.directory.glob("*.txnindex"):
+        data = bytearray(path.read_bytes())
+        # The last byte of the producer id: readers would skip another producer's records.
+        data[9] ^= 8
+        path.write_bytes(data)
+    await leader.until(lambda: log.highest_remote_offset == last_marker)
+    assert await aborted_in_the_tier(leader, 0) == [(2, 5), (1, 0)]
+    head, segments = leader.head(), leader.tier().segments
+    lists = {segments.fetch_aux(entry).aborted.transactions for entry in head.entries}
+    aborted = (AbortedTxn(2, 5, first_marker, 0), AbortedTxn(1, 0, last_marker, last_marker + 1))
+    # Equal in each segment that the transaction touches, as merges expect.
+    assert lists == {aborted, aborted[1:]}
 
 
 async def test_lost_abort_marker_does_not_block_the_last_stable_offset(

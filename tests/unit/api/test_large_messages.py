@@ -15,12 +15,12 @@ class TopicPart:
 
 @dataclass
 class TopicsResponse:
-    topics: tuple[TopicPart, ...]
+    topics: tuple[TopicPart, ...] | None
 
 
 @dataclass
 class NestedResponse:
-    assignment: TopicsResponse
+    assignment: TopicsResponse | None
 
 
 @dataclass
@@ -39,4 +39,6 @@ def test_a_response_is_large_by_the_number_of_its_elements(
     assert is_large(answer) is large
     assert is_large(NestedResponse(answer)) is large
     assert is_large(GroupsResponse((answer,))) is large
+    assert not is_large(NestedResponse(None))
+    assert not is_large(TopicsResponse(None))
     assert not is_large(None)

@@ -54,6 +54,7 @@ VERDICTS = {
     "Topic, as the leaders report of the tier": {
         "Healthy": "TierIntegrity CustomMetadataTooLarge LocalDataMissing LogDiverged "
         "ManifestNotFound ManifestPageNotFound ManifestCorrupt ManifestRefused ManifestContended "
+        "ObjectVersionUnsupported "
         "RemoteObjectMissing Fenced TopicDeleted RemoteLogError RemoteStorageNotConfigured "
         "RemoteStorageNotVerified InvalidRemoteStorage WrongStore BucketMissing "
         "BucketNotConfigured EncryptionKeyMissing EncryptionKeyUnavailable ForeignCustomMetadata "

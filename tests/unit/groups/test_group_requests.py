@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
 from tests.control_messages import partition_states, topic_state
+from tests.loop_turns import many_turns
 from tests.unit.api import api_requests as kafka
 from tests.unit.groups.group_broker import NONE, VERSIONS, broker, row, until
 from tests.unit.replication.replica_nodes import T0
@@ -18,6 +20,7 @@ from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import TransactionalProducer
 from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.offsets import CommittedOffset, OffsetKey
+from tidemark_broker.groups.core.values import JoinRequest, MemberIdentity, MemberProtocol
 from tidemark_broker.log import appending
 from tidemark_broker.metrics import group_metrics
 
@@ -97,6 +100,42 @@ async def test_waiting_join_is_answered_when_leadership_moves(tmp_path: Path) ->
         assert (await made.join(member_id)).error_code is ErrorCode.not_coordinator
         assert await made.commit() is ErrorCode.not_coordinator
         assert (await made.fetch()).error_code is ErrorCode.not_coordinator
+
+
+async def test_join_waits_for_a_request_that_changes_the_group(tmp_path: Path) -> None:
+    """An upgrade of the group, for example, takes several steps."""
+    async with broker(tmp_path) as made:
+        member_id = (await made.join()).member_id
+        shard = made.groups.coordinators.shard_of("g")
+        assert shard.takes_one_step("g")
+        async with shard.turn("g"):
+            joining = asyncio.create_task(made.join(member_id))
+            await many_turns()
+            # The member has not joined, and another group is not affected.
+            assert not shard.groups["g"].members
+            assert not shard.takes_one_step("g")
+            assert shard.takes_one_step("h")
+        assert (await joining).error_code is NONE
+
+
+async def test_large_request_of_a_member_waits_for_a_limited_time(tmp_path: Path) -> None:
+    async with broker(tmp_path, initial_rebalance_delay_ms=60_000) as made:
+        request = JoinRequest(
+            group_id="g",
+            who=MemberIdentity(""),
+            client_id="client",
+            client_host="/10.0.0.1",
+            rebalance_timeout_ms=60_000,
+            session_timeout_ms=10_000,
+            protocol_type="consumer",
+            protocols=(MemberProtocol("range", b"m"),),
+            needs_member_id=False,
+            may_skip_assignment=False,
+            new_id="id",
+            answer=lambda _: None,
+        )
+        late = await made.groups.join(lambda deliver: replace(request, answer=deliver), 0.01)
+        assert late.error is ErrorCode.rebalance_in_progress
 
 
 async def test_unreplicated_commit_times_out(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Appends and reads on the event loop continue while threads read, flush and remove."""
 
 import errno
+import mmap
 import os
 import threading
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from tidemark_broker.log import (
     retention,
     truncation,
 )
+from tidemark_broker.log.segment import MAPPED_BYTES_MIN
 from tidemark_broker.log.segment_list import OpenSegments
 
 T0 = 1_700_000_000_000
@@ -227,6 +229,52 @@ def test_a_segment_created_under_the_name_of_a_removed_one_stays(
     assert (log.next_offset, log.segment_infos()[0].base_offset) == (18, 10)
     assert bench.bytes_on_disk() == batch
     leader.close_files()
+
+
+# -- reads for a socket ----------------------------------------------------------------------------
+
+
+def test_large_read_for_a_socket_is_a_mapping_that_outlives_the_segment(bench: Bench) -> None:
+    bench.config = LogConfig(segment_bytes=3 * MAPPED_BYTES_MIN)
+    log = bench.create()
+    for _ in range(4):
+        bench.append(log, bench.batch(size=MAPPED_BYTES_MIN - 1000))
+
+    def read(offset: int, max_bytes: int) -> bytes | memoryview:
+        return reading.read_cached(
+            log, offset, max_bytes=max_bytes, up_to_offset=4, min_one=True, for_socket=True
+        ).data
+
+    expected = reading.read(log, 1, max_bytes=1 << 20, up_to_offset=3, min_one=True).data
+    small, large = read(1, 1), read(1, len(expected))
+    # A mapping starts at a page, and this batch does not.
+    assert isinstance(large, memoryview)
+    assert large == expected
+    assert isinstance(small, bytes)
+    assert expected.startswith(small)
+    log.advance_high_watermark(log.next_offset)
+    log.config = LogConfig(segment_bytes=3 * MAPPED_BYTES_MIN, retention_bytes=1)
+    assert retention.apply_retention(log, T0, tiered=None)
+    assert large == expected
+
+
+def test_read_for_a_socket_copies_where_files_cannot_be_mapped(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.config = LogConfig(segment_bytes=3 * MAPPED_BYTES_MIN)
+    log = bench.create()
+    data = bench.batch(size=MAPPED_BYTES_MIN)
+    bench.append(log, data)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENODEV, "No such device")
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    found = reading.read_cached(
+        log, 0, max_bytes=1, up_to_offset=1, min_one=True, for_socket=True
+    ).data
+    assert isinstance(found, bytes)
+    assert len(found) == len(data)
 
 
 # -- pages that are not cached ---------------------------------------------------------------------

@@ -386,6 +386,44 @@ def test_a_damaged_transaction_index_is_rebuilt_from_the_batches(
         flushing.close(log)
 
 
+@pytest.mark.parametrize("damaged", [1, 2, 99])
+def test_a_damaged_snapshot_is_replayed_for_a_copy(bench: LogBench, damaged: int) -> None:
+    # That of the last segment, of the one before it, too, or all. Some transactions cross segments.
+    log = bench.create()
+    for number in range(12):
+        produce(log, number, 0, transactional=True)
+        bench.fill(log, [1] * 10)
+        if number % 3:
+            finish(log, number, commit=bool(number % 2))
+    flushing.flush(log)
+    *closed, _ = log.segment_infos()
+    expected = flushing.segment_files(log, closed[-1].base_offset).producer_snapshot
+    assert len(decode_snapshot(expected)) > 9
+    for path in sorted(bench.directory.glob("*.snapshot"))[-damaged:]:
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    for _ in range(2):
+        found = flushing.segment_files(log, closed[-1].base_offset).producer_snapshot
+        assert sorted(decode_snapshot(found)) == sorted(decode_snapshot(expected))
+        # It is repaired, for later copies, and for the next start.
+        assert path_of(bench, closed[-1].next_base_offset).read_bytes() == found
+    bench.check(log)
+
+
+def test_the_first_segment_of_a_log_needs_no_snapshot_before_it(
+    bench: LogBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = bench.create()
+    produce(log, 1, 0)
+    appending.roll(log, T0)
+    assert not flushing.segment_files(log, 0).open_before
+    assert not caplog.records
+    assert not path_of(bench, 0).exists()
+
+
+def path_of(bench: LogBench, offset: int) -> Path:
+    return bench.directory / f"{offset:020d}.snapshot"
+
+
 def test_the_last_stable_offset_is_constant_while_producers_are_rebuilt(
     bench: LogBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -290,6 +290,22 @@ def test_untiered_segments_are_deleted_from_the_disk(bench: Bench) -> None:
     assert (reopened.log_start_offset, reopened.next_offset) == (first, 30)
 
 
+def test_retention_that_is_not_due_deletes_nothing(bench: Bench) -> None:
+    bench.config = LogConfig(segment_bytes=500, retention_bytes=1200)
+    log = bench.create()
+    bench.fill(log, [1] * 30, epoch=1)
+    for high_watermark, deletes in ((0, False), (30, True), (30, False)):
+        log.advance_high_watermark(high_watermark)
+        assert retention.may_be_due(log, T0, tiered=None) is deletes
+        assert bool(retention.apply_retention(log, T0, tiered=None)) is deletes
+    # The decision about a long log is left to a thread.
+    log.config = LogConfig(segment_bytes=500)
+    bench.fill(log, [1] * 300, epoch=1)
+    assert log.segment_count > retention._QUICK_SEGMENTS_MAX
+    assert retention.may_be_due(log, T0, tiered=None)
+    assert not retention.apply_retention(log, T0, tiered=None)
+
+
 def test_retention_can_delete_every_record(bench: Bench) -> None:
     log = bench.create()
     bench.fill(log, [1] * 25)

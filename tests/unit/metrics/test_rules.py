@@ -193,8 +193,8 @@ def test_commands_of_a_runbook_exist(name: str) -> None:
             program, _, _ = command.partition(f" {words[1]}")
             assert words[1] in programs[program], command
             continue
-        # The other commands query the namespace of the installation, and change nothing but
-        # deletions.
+        # The other commands are of the installation's namespace. They query, delete, or run Python
+        # in a broker, because its image has no other tools.
         words = command.split(" ")
         assert words[:3] == ["kubectl", "-n", "tidemark"], command
         verb, resource = words[3], words[4]
@@ -202,6 +202,11 @@ def test_commands_of_a_runbook_exist(name: str) -> None:
             continue
         if verb == "logs":
             assert re.fullmatch(r"statefulset/tidemark-operator|broker-1-0", resource), command
+            continue
+        if verb == "exec":
+            script = re.fullmatch(r'broker-1-0 -- python3 -c "([^"]+)"', " ".join(words[4:]))
+            assert script is not None, command
+            compile(script[1], command, "exec")
             continue
         assert verb in ("get", "describe", "delete"), command
         assert set(resource.split(",")) <= TIDEMARK_RESOURCES | OF_KUBERNETES, command

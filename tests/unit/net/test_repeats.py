@@ -16,6 +16,7 @@ from tidemark.wire.framing import FrameError, decode_request, encode_request, pe
 from tidemark.wire.receiver import Frame
 from tidemark.wire.repeats import Repeats, response_template
 from tidemark_broker.api.records import produce
+from tidemark_broker.api.serving.dispatcher import APIS
 
 VERSIONS = range(3, 14)
 TOPIC_ID = uuid.UUID(int=7)
@@ -97,6 +98,17 @@ def test_damaged_requests_are_read_as_the_codec_reads_them(
             # An unknown frame is read by the codec, so only a known one can differ.
             if found is not None:
                 assert found == _decoded(damaged)
+
+
+def test_requests_of_one_api_are_remembered() -> None:
+    """A connection has one memory, and a look-up does not compare the Api key."""
+    assert [api.name for api in APIS if api.repeats is not None] == [produce.API.name]
+    known: Repeats[Any, Any] = Repeats()
+    frame = _frame(9, b"abc")
+    _learn(known, frame)
+    another = bytes([0, 1]) + frame[2:]
+    assert peek_request(another)[0] != peek_request(frame)[0]
+    assert _found(known, another) is not None
 
 
 @pytest.mark.parametrize("version", VERSIONS)

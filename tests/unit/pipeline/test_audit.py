@@ -14,6 +14,8 @@ from tidemark.tier.maintenance.audit_record import read_record, write_record
 from tidemark.tier.maintenance.findings import Finding, FindingKind, of_line
 from tidemark.tier.metadata.queries import live_segments
 from tidemark.tier.metadata.segment import SegmentEntry
+from tidemark.tier.segments import auxiliary
+from tidemark.tier.segments.integrity import ObjectVersionUnsupported
 from tidemark.tier.stores.config import FilesystemConfig
 from tidemark.tier.stores.key_ring import NO_KEYS, KeyRing
 from tidemark_pipeline.audit.metrics_text import prometheus_text
@@ -73,6 +75,17 @@ def test_damage_to_an_object_is_found(small_tier: SmallTier, name: str) -> None:
     assert detail in finding.detail
     assert (finding.topic, finding.partition) == ("t", 0)
     assert (finding.start_offset, finding.end_offset_inclusive) == (9, 17)
+
+
+def test_object_of_a_newer_version_ends_the_audit(
+    small_tier: SmallTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as newer:
+        newer.setattr(auxiliary, "_VERSION", 5)
+        small_tier.copy(VALUES)
+    # It is not damaged, and nothing is known about its records, as without its encryption key.
+    with pytest.raises(ObjectVersionUnsupported, match="format version 5"):
+        audited(small_tier)
 
 
 FORMS = {

@@ -24,7 +24,7 @@ from tidemark.tier.metadata.manifest import ManifestStore
 from tidemark.tier.metadata.queries import live_segments
 from tidemark.tier.metadata.segment import DigestAlgorithm, SegmentEntry
 from tidemark.tier.open import open_tier
-from tidemark.tier.segments.integrity import ObjectDamaged, verified_batches
+from tidemark.tier.segments.integrity import ObjectDamaged, list_batches, verified_batches
 from tidemark.tier.segments.segment_origin import read_origin
 from tidemark.tier.stores.key_ring import KeyRing
 from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
@@ -69,7 +69,7 @@ def read_log(tier: SmallTier, entry: SegmentEntry) -> bytes:
     """Read and verify a whole log, as an audit and a merge do."""
     aux = tier.tier.segments.fetch_aux(entry)
     log = tier.tier.segments.fetch(entry, 0, entry.size_bytes, aux.frames)
-    batches = verified_batches(entry, [log], aux.pieces, "the tier")
+    batches = verified_batches(entry, [log], aux.pieces, "the tier", list_batches)
     return b"".join(
         data[: headers[-1][0] + headers[-1][1].size_bytes] for _, data, headers in batches
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tidemark.tier.metadata.segment import SegmentEntry, new_segment
+from tidemark.wire.control import TIER_INTEGRITY
 from tidemark_broker.remote_log.fetcher import Damages
 
 TOPIC_ID = uuid.UUID(int=1)
@@ -40,9 +41,9 @@ def message(damages: Damages, live_from: int = 0, key: tuple[uuid.UUID, int] = K
 @pytest.fixture
 def damages() -> Damages:
     made = Damages()
-    assert made.add(KEY, segment(10), 13, "ten")
-    assert made.add(KEY, segment(20), 20, "twenty")
-    assert not made.add(KEY, segment(10), 13, "ten")
+    assert made.record(KEY, segment(10), 13, TIER_INTEGRITY, "ten")
+    assert made.record(KEY, segment(20), 20, TIER_INTEGRITY, "twenty")
+    assert not made.record(KEY, segment(10), 13, TIER_INTEGRITY, "ten")
     return made
 
 
@@ -72,9 +73,9 @@ def test_damage_is_forgotten_with_its_replica(damages: Damages) -> None:
 
 def test_the_number_of_remembered_damages_is_limited(damages: Damages) -> None:
     for start in range(100, 1100, 10):
-        damages.add(KEY, segment(start), start, str(start))
+        damages.record(KEY, segment(start), start, TIER_INTEGRITY, str(start))
     assert message(damages) == "940"
     for number in range(2000):
         # Partitions are limited too: the oldest one is dropped.
-        damages.add((TOPIC_ID, number + 1), segment(0), 0, "other")
+        damages.record((TOPIC_ID, number + 1), segment(0), 0, TIER_INTEGRITY, "other")
     assert message(damages) == ""

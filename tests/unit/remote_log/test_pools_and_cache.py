@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from tidemark.tier.metadata.cache import ByteCache
+from tidemark.tier.stores.objects import NotInMemory
 from tidemark_broker.remote_log.tier_failure import (
     CustomMetadataTooLarge,
     LocalDataMissing,
@@ -110,6 +111,36 @@ def test_missing_entries_are_loaded_by_one_call() -> None:
         cache.get_many((4, 5, 6), fail)
     # A failure leaves no entry, so the next request loads again.
     assert (4 in cache, 5 in cache, 6 in cache) == (True, False, False)
+
+
+def test_event_loop_waits_for_no_load_of_another_thread() -> None:
+    cache: ByteCache[int, bytes] = ByteCache(100, len)
+    inside, release = threading.Event(), threading.Event()
+
+    def slow() -> bytes:
+        inside.set()
+        assert release.wait(10)
+        return b"1"
+
+    cache.get(2, lambda: b"2")
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(cache.get, 1, slow)
+        assert inside.wait(10)
+        with pytest.raises(NotInMemory):
+            cache.get_many_cached((2, 1))
+        assert cache.get_cached(2) == b"2"
+        release.set()
+        assert loading.result(10) == b"1"
+    assert list(cache.get_many_cached((1, 2))) == [b"1", b"2"]
+    with pytest.raises(NotInMemory):
+        cache.get_cached(3)
+    # What is neither cached nor being loaded may be loaded in the loop itself.
+    assert list(cache.get_many_cached((3, 1, 4), lambda keys: [b"%d" % key for key in keys])) == [
+        b"3",
+        b"1",
+        b"4",
+    ]
+    assert cache.get_cached(4) == b"4"
 
 
 def test_values_loaded_in_advance_are_not_evicted_before_their_use() -> None:

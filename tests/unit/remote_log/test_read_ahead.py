@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tidemark_broker.remote_log.read_ahead import REQUEST_BYTES, ReadAhead, Span, Stream
+from tidemark_broker.remote_log.read_ahead import REQUEST_BYTES, ReadAhead, Source, Span, Stream
 
 KIB, MIB = 1 << 10, 1 << 20
 UNIT = 256 * KIB
@@ -157,6 +157,24 @@ def test_random_reads_take_no_share_of_the_budget() -> None:
     for offset in range(30_000_000, 60_000_000, 10_000):
         ahead.after_read("t-1", offset, offset + 1000, MIB)
     assert len(ahead) == 1024
+
+
+def test_page_cache_has_the_data_until_two_reads_in_a_row_have_waited() -> None:
+    stream = Stream(MIB, 1)
+    sources = (
+        (Source.STORE, False),
+        (Source.PAGE_CACHE, True),
+        (Source.MEMORY, True),
+        # The first read of a segment waits for its indexes.
+        (Source.STORE, True),
+        (Source.PAGE_CACHE, True),
+        (Source.STORE, True),
+        (Source.STORE, False),
+        (Source.MEMORY, False),
+    )
+    for source, is_in_page_cache in sources:
+        stream.found(source)
+        assert stream.is_in_page_cache == is_in_page_cache
 
 
 def test_idle_readers_give_back_their_share() -> None:

@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,10 @@ from tidemark.tier.segments.integrity import PIECE_BYTES, ObjectDamaged
 from tidemark.tier.segments.remote_storage_manager import RemoteStorageManager, SegmentData
 from tidemark.tier.stores.config import FilesystemConfig
 from tidemark.tier.stores.key_ring import NO_KEYS, KeyRing
+from tidemark.tier.stores.objects import NotInMemory
 from tidemark_broker.log import unpack_limits
 from tidemark_broker.remote_log.chunk_files import ChunkFiles, ChunkKey
-from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
+from tidemark_broker.remote_log.segment_reader import CachedSegmentReader, Caches, SegmentReader
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.replication.remote import RemoteOffset
 
@@ -270,6 +272,100 @@ def test_crcs_that_the_copier_has_checked_are_not_checked_again(segment: CopiedS
         else:
             with pytest.raises(ObjectDamaged, match="CRC of the batch at offset 1095"):
                 segment.read(FIRST, 10**9)
+
+
+def marked(segment: CopiedSegment, **changes: Any) -> None:
+    """Store the segment again, with the mark that its batches were checked."""
+    stored = segment.tier.segments.fetch_aux(segment.entry)
+    aux = replace(stored, has_sound_batches=True, **changes)
+    copied = segment.tier.segments.store_segment(
+        segment.entry, [(segment.folder / "log").read_bytes()], lambda: aux
+    )
+    segment.caches.forget(segment.entry.segment_id)
+    segment.entry = replace(segment.entry, digests=copied.digests)
+
+
+def test_batches_that_the_copier_has_checked_need_no_walk(segment: CopiedSegment) -> None:
+    # Limits around the ends of batches, with and without room for another header.
+    ends = [segment.positions[number] for number in (1, 2, 3, 4, 9)]
+    beside = (-1, 0, 1, HEADER_BYTES - 1, HEADER_BYTES)
+    sizes = [1, 10**9, *(end + shift for end in ends for shift in beside)]
+
+    def all_reads() -> list[list[int]]:
+        return [
+            segment.read(FIRST + number * RECORDS, size, position)
+            for number in range(BATCHES)
+            for size in sizes
+            for position in (None, segment.positions[number])
+        ]
+
+    walked = all_reads()
+    marked(segment)
+    assert all_reads() == walked
+
+
+def test_a_wrong_index_of_checked_batches_is_detected(segment: CopiedSegment) -> None:
+    index = OffsetIndex(FIRST)
+    index.append(FIRST + 24, segment.positions[3])
+    marked(segment, offset_index=index.to_bytes())
+    with pytest.raises(ObjectDamaged, match="its index says 1024"):
+        segment.read(FIRST, 10**9, 0)
+
+
+def cached_read(segment: CopiedSegment, number: int, size: int = 200_000) -> list[int]:
+    """Read as the event loop does, from the batch of this number."""
+    reader = CachedSegmentReader(segment.tier, segment.caches, segment.entry)
+    data, *_ = reader.read(FIRST + number * RECORDS, size, segment.positions[number])
+    return [header.base_offset for _, header in iter_headers(bytes(data))]
+
+
+def test_event_loop_reads_only_what_is_in_memory(any_segment: CopiedSegment) -> None:
+    segment = any_segment
+    # Without the mark, or without the indexes, the loop would have to compute or to wait.
+    segment.read(FIRST, 200_000, 0)
+    with pytest.raises(NotInMemory):
+        cached_read(segment, 0)
+    marked(segment)
+    with pytest.raises(NotInMemory):
+        cached_read(segment, 0)
+    found = segment.read(FIRST, 200_000, 0)
+    assert cached_read(segment, 0) == found
+    # The rest is in no cache, or in one that only a thread may read.
+    segment.tier = replace(segment.tier, segments=WaitingStorage(segment.tier.segments.stores))
+    with pytest.raises(NotInMemory):
+        cached_read(segment, 10)
+
+
+class WaitingStorage(RemoteStorageManager):
+    """Storage that has nothing in the page cache."""
+
+    def fetch_cached(
+        self, entry: SegmentEntry, bounds: Sequence[tuple[int, int]]
+    ) -> Sequence[bytes]:
+        raise NotInMemory
+
+
+def test_event_loop_reads_a_log_in_the_page_cache(segment: CopiedSegment) -> None:
+    marked(segment)
+    found = segment.read(FIRST, 10**9, 0)
+    segment.caches.chunks.forget(lambda _: True)
+    assert cached_read(segment, 0, 10**9) == found
+    # What it has read is in the cache, and damage is found.
+    segment.damage(segment.positions[3])
+    assert cached_read(segment, 3, 200_000) == found[3:5]
+    segment.caches.chunks.forget(lambda _: True)
+    with pytest.raises(ObjectDamaged):
+        cached_read(segment, 3, 200_000)
+
+
+def test_event_loop_leaves_long_reads_to_threads(segment: CopiedSegment) -> None:
+    marked(segment)
+    segment.read(FIRST, 10**9, 0)
+    # Two chunks, or one that is configured to be large.
+    for size, last in ((1 << 22, 1), (1 << 26, 0)):
+        segment.caches.chunk_bytes = size
+        with pytest.raises(NotInMemory):
+            CachedSegmentReader(segment.tier, segment.caches, segment.entry)._load(0, last)
 
 
 @pytest.mark.parametrize("from_offset", [FIRST + 20, FIRST + 22])

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from tidemark.tier.metadata.layout import IDENTITY_KEY
-from tidemark.tier.stores.objects import StoreUnavailable
+from tidemark.tier.stores.objects import (
+    ObjectNotFound,
+    SegmentUnreadable,
+    StoreError,
+    StoreUnavailable,
+)
 from tidemark_broker.remote_log import store
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.remote_log.store import StoreGuard
@@ -114,7 +119,7 @@ async def test_a_missing_store_is_unavailable_until_it_returns(
     watched.configure(folder)
     store_id = await watched.verified()
     away = folder.rename(folder.with_name("away"))
-    watched.guard.suspect()
+    watched.guard.suspect(ObjectNotFound("missing"))
     await watched.failed("StoreDirectoryMissing")
     # An empty directory in its place is another store.
     folder.mkdir()
@@ -124,6 +129,22 @@ async def test_a_missing_store_is_unavailable_until_it_returns(
     await watched.until(lambda: not watched.guard.status().error)
     assert (watched.guard.status().store_id, watched.usable) == (store_id, 2)
     watched.guard.tier()
+
+
+async def test_an_unreadable_segment_requests_no_check_of_the_store(
+    watched: WatchedGuard, folder: Path
+) -> None:
+    """Consumers retry their reads of it, until the key is there or the broker is upgraded."""
+    watched.configure(folder)
+    await watched.guard.close()
+    wake_up = watched.guard._wake_up
+    wake_up.clear()
+    watched.guard.suspect(SegmentUnreadable("newer", reason="ObjectVersionUnsupported"))
+    await asyncio.sleep(0)
+    assert not wake_up.is_set()
+    watched.guard.suspect(StoreError("failed"))
+    await asyncio.sleep(0)
+    assert wake_up.is_set()
 
 
 async def test_a_replaced_store_is_noticed_while_unused(

@@ -27,7 +27,7 @@ from tidemark_broker.api.records.replica_selector import (
     preferred,
     serving_replicas,
 )
-from tidemark_broker.api.services import HandlerSettings, RemoteReadTurns
+from tidemark_broker.api.services import HandlerSettings, RemoteReadRotation
 from tidemark_broker.api.table import Call
 from tidemark_broker.replication.partition import consumer_reads
 from tidemark_broker.replication.partition.isr_decisions import FollowerProgress
@@ -357,7 +357,7 @@ def test_readers_serve_remote_reads_of_consumers_without_a_replica_in_their_rack
 
 
 def test_consumers_of_remote_records_take_turns() -> None:
-    turns = RemoteReadTurns()
+    turns = RemoteReadRotation()
     # A single consumer stays where it is, and later ones are spread evenly.
     assert [turns.next({1, 2, 3}, own=2) for _ in range(7)] == [2, 3, 1, 2, 3, 1, 2]
     # The counts of another partition's consumers matter as well.
@@ -366,7 +366,7 @@ def test_consumers_of_remote_records_take_turns() -> None:
 
 def test_leaders_with_few_consumers_spread_them_over_all_replicas() -> None:
     nodes = range(1, 5)
-    turns = {node: RemoteReadTurns() for node in nodes}
+    turns = {node: RemoteReadRotation() for node in nodes}
     chosen = [turns[own].next(nodes, own) for own in nodes for _ in range(3)]
     assert Counter(chosen) == dict.fromkeys(nodes, 3)
 

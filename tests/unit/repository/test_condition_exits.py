@@ -122,6 +122,8 @@ TAKEN = {
         "ManifestRefused": _TIER_EXITS + "test_full_manifest_recovers_with_a_shorter_retention",
         "RemoteObjectMissing": _TIER_EXITS
         + "test_missing_segment_is_reported_and_recovers_once_restored",
+        "ObjectVersionUnsupported": "integration/remote_log/test_damaged_objects.py::"
+        "test_object_of_a_newer_version_is_reported_until_the_upgrade",
         "RemoteStorageNotConfigured": _TIER_EXITS
         + "test_missing_remote_storage_is_reported_and_recovers",
         "InvalidRemoteStorage": _TIER_EXITS + "test_invalid_remote_storage_recovers_once_corrected",

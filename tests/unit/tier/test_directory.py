@@ -1,9 +1,10 @@
 """The directory as an object store: the rules of the port, compare-and-set between processes, and
 faults."""
 
+import errno
 import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from tidemark.tier.stores.directory import DirectoryStore
 from tidemark.tier.stores.objects import (
     AlreadyExists,
+    NotInMemory,
     ObjectNotFound,
     PreconditionFailed,
     StoreUnavailable,
@@ -29,6 +31,58 @@ def test_objects_round_trip(directory: DirectoryStore, tmp_path: Path) -> None:
     assert list(directory.get_parts("a/b", 1, [2, 1, 5, 5])) == [b"23", b"4", b"5", b""]
     directory.put("a/b", b"6")
     assert directory.get("a/b").data == b"6"
+
+
+def test_only_cached_files_are_read_on_the_event_loop(
+    directory: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.put("a/b", b"12345")
+    # Whether the file system tells what it caches is known from the first read.
+    with pytest.raises(NotInMemory):
+        directory.get_cached_parts("a/b", 0, [5])
+    directory.get_parts("a/b", 0, [5])
+    assert directory.has_page_cache
+    assert list(directory.get_cached_parts("a/b", 1, [2, 1, 1])) == [b"23", b"4", b"5"]
+    # A shorter file is left to a thread, too, which reports it. Errors are those of other reads.
+    (tmp_path / "a/link").symlink_to(tmp_path / "a/b")
+    for key in ("a/none", "a/link", "a"):
+        with pytest.raises(NotInMemory):
+            directory.get_cached_parts(key, 0, [5])
+    # A page is not in memory, or the file system is one that does not tell.
+    for number in (errno.EAGAIN, errno.EOPNOTSUPP):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "preadv", _failing(number))
+            with pytest.raises(NotInMemory):
+                directory.get_cached_parts("a/b", 0, [5])
+            other = DirectoryStore(tmp_path)
+            other.get_parts("a/b", 0, [5])
+            assert other.has_page_cache == (number == errno.EAGAIN)
+
+
+def test_pages_that_are_not_in_memory_are_not_waited_for(
+    directory: DirectoryStore, tmp_path: Path
+) -> None:
+    size = 1 << 20
+    directory.put("a/b", os.urandom(size))
+    directory.get_parts("a/b", 0, [5])
+    assert len(directory.get_cached_parts("a/b", 0, [size])) == 1
+    # One page of each 16 KiB is in memory.
+    descriptor = os.open(tmp_path / "a/b", os.O_RDONLY)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+    for position in range(0, size, 16 * 1024):
+        os.pread(descriptor, 1, position)
+    os.close(descriptor)
+    with pytest.raises(NotInMemory):
+        directory.get_cached_parts("a/b", 0, [size])
+
+
+def _failing(number: int) -> Callable[..., int]:
+    def fail(*_: object) -> int:
+        raise OSError(number, "refused")
+
+    return fail
 
 
 def test_a_stream_is_stored_completely_or_not_at_all(directory: DirectoryStore) -> None:

@@ -19,7 +19,9 @@ from tidemark.tier.metadata.manifest import HeadWentBack, LoadedHead
 from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.metadata.topics import TopicObject
 from tidemark.tier.open import Tier
+from tidemark.tier.segments import auxiliary
 from tidemark.tier.segments.auxiliary import Aux
+from tidemark.tier.segments.integrity import ObjectVersionUnsupported
 from tidemark.tier.segments.remote_storage_manager import SegmentData
 from tidemark.tier.segments.segment_origin import encode_origin
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
@@ -372,6 +374,27 @@ def test_a_restore_repairs_heads_from_the_objects(world: RepairWorld) -> None:
     del world.memory.objects[later]
     with pytest.raises(HeadWentBack, match="does not continue the line"):
         list(restorable(tier_on(world.memory)))
+
+
+def test_a_copy_of_a_newer_version_leaves_the_age_of_the_head_unknown(
+    place: Any, memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older version must not call a head current that was replaced by an older one."""
+    world = RepairWorld(place, memory, tmp_path)
+    world.copy(0, 9)
+    body = memory.objects[world.key]
+    with monkeypatch.context() as newer:
+        newer.setattr(auxiliary, "_VERSION", 5)
+        entry = world.copy(10, 19)
+    memory.objects[world.key] = body
+    tier, error = tier_on(memory), f"{entry.aux_key} has format version 5"
+    with pytest.raises(ObjectVersionUnsupported, match=error):
+        head_repair.check_against_objects(tier, place.topic_id, place.partition)
+    # Nor may a repair leave its records out.
+    with pytest.raises(HeadWentBack) as old:
+        world.load_knowing(tier)
+    with pytest.raises(ObjectVersionUnsupported, match=error):
+        head_repair.repair(tier, old.value, world.evidence(), now_ms=9)
 
 
 def test_a_page_of_another_version_is_rejected(world: RepairWorld) -> None:

@@ -1,11 +1,6 @@
 """A segment's object is used completely as it was copied, or not at all."""
 
-import itertools
-import os
-import threading
-import tracemalloc
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +10,7 @@ from hypothesis import strategies as st
 
 from tidemark.records.batch import (
     BatchHeader,
-    CorruptBatch,
     iter_headers,
-    require_crc,
     restamp,
 )
 from tidemark.records.builder import Record, build_batch
@@ -30,8 +23,9 @@ from tidemark.tier.segments.integrity import (
     LogDigest,
     ObjectDamaged,
     digest_of,
+    list_batches,
     log_digest,
-    sound_batches,
+    verified_batches,
 )
 
 PIECE = 16
@@ -243,67 +237,26 @@ def parts_of(log: bytes, size: int) -> list[bytes]:
     return [log[begin : begin + size] for begin in range(0, len(log), size)]
 
 
-def restamped(log: bytes, number: int, base_offset: int, epoch: int) -> bytes:
-    changed = bytearray(log)
-    restamp(changed, [position for position, _ in iter_headers(log)][number], base_offset, epoch)
-    return bytes(changed)
+def test_parts_of_a_large_batch_are_joined_once(place: Any) -> None:
+    value = bytes(100_000)
+    large = build_batch([Record(None, value, (), 10)], base_offset=10, leader_epoch=1)
+    log = large + bytes(log_of((11, 3), (14, 6)))
+    entry = place.segment(10, 19, size_bytes=len(log))
+    joined = []
 
+    def counted(data: bytes) -> tuple[list[tuple[int, BatchHeader]], int]:
+        joined.append(len(data))
+        return list_batches(data)
 
-@pytest.mark.parametrize("part_bytes", [1, 60, 61, 100, 10_000])
-def test_batches_of_a_log_in_parts_are_checked(place: Any, part_bytes: int) -> None:
-    log, entry = bytes(log_of((10, 3), (13, 1), (14, 6))), place.segment(10, 19)
-    parts = parts_of(log, part_bytes)
-    assert list(sound_batches(parts, entry)) == parts
-    # No CRC covers the base offset and the leader epoch of a batch.
-    for change, message in (
-        (log[:-1] + bytes([log[-1] ^ 1]), "CRC of the batch at offset 14"),
-        (log[:-1], "it ends within a batch"),
-        (restamped(log, 0, 0, 1), "begins with offset 0, not with 10"),
-        (restamped(log, 1, 12, 1), "begins with offset 12, not with 13"),
-        (restamped(log, 0, 10, 2), "the batch at offset 10 is of leader epoch 2"),
-        (restamped(log, 2, 14, 0), "the batch at offset 14 is of leader epoch 0"),
-    ):
-        with pytest.raises(CorruptBatch, match=message):
-            list(sound_batches(parts_of(change, part_bytes), entry))
-    # Epochs that ended below the log start are not in the entry.
-    early = restamped(log, 0, 10, 0)
-    assert b"".join(sound_batches(parts_of(early, part_bytes), entry)) == early
-
-
-def test_a_damaged_length_does_not_fill_the_memory(place: Any) -> None:
-    log = log_of((0, 1), (1, 1))
-    # The first batch says 16 MiB more than it has, as many as the whole log has.
-    log[8] ^= 1
-    part, count = bytes(64 * 1024), 100
-    parts = itertools.chain((bytes(log),), itertools.repeat(part, count))
-    tracemalloc.start()
-    try:
-        with pytest.raises(CorruptBatch, match="batch"):
-            for _ in sound_batches(parts, place.segment(0, 1)):
-                pass
-        _, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak_bytes < len(part) * count / 10
-
-
-def test_one_thread_at_a_time_checks_crcs(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, entry = bytes(log_of(*((number, 1) for number in range(200)))), place.segment(0, 199)
-    at_work, together = set[int](), set[int]()
-
-    def recorded(header: BatchHeader, crc: int) -> None:
-        at_work.add(threading.get_ident())
-        together.add(len(at_work))
-        # Gives other threads a turn within the check.
-        os.sched_yield()
-        require_crc(header, crc)
-        at_work.remove(threading.get_ident())
-
-    monkeypatch.setattr(integrity, "require_crc", recorded)
-    with ThreadPoolExecutor(4) as threads:
-        checked = threads.map(lambda _: list(sound_batches([log], entry)), range(4))
-        assert list(checked) == [[log]] * 4
-    assert together == {1}
+    parts = parts_of(log, 100)
+    found = [
+        (position + at, header.base_offset)
+        for position, _, headers in verified_batches(entry, parts, (), "memory", counted)
+        for at, header in headers
+    ]
+    assert found == [(position, header.base_offset) for position, header in iter_headers(log)]
+    # The first part shows the size of the batch, and the whole batch is joined when it is there.
+    assert sum(joined) < 2 * len(log)
 
 
 @pytest.mark.parametrize("cut_bytes", [1, 70])

@@ -11,14 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.tier.test_frames import ONE
 from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.records.builder import Record, build_batch
 from tidemark.tier.metadata.segment import DigestAlgorithm, Digests
-from tidemark.tier.segments import auxiliary
+from tidemark.tier.segments import auxiliary, sealing
 from tidemark.tier.segments.auxiliary import AbortedRanges, Aux, AuxCorrupt, pack, unpack
-from tidemark.tier.segments.integrity import COPY_ALGORITHM, ObjectDamaged, digest_of
+from tidemark.tier.segments.integrity import (
+    COPY_ALGORITHM,
+    ObjectDamaged,
+    ObjectVersionUnsupported,
+    digest_of,
+)
+from tidemark.tier.segments.local_segment import LocalLogDamaged
 from tidemark.tier.segments.remote_storage_manager import (
-    LocalLogDamaged,
     RemoteStorageManager,
     SegmentData,
     decode_custom_metadata,
@@ -26,6 +32,7 @@ from tidemark.tier.segments.remote_storage_manager import (
 )
 from tidemark.tier.stores import directory
 from tidemark.tier.stores.directory import DirectoryStore
+from tidemark.tier.stores.key_ring import KeyRing
 from tidemark.tier.stores.objects import ObjectNotFound, StoreUnavailable
 
 LOG = b"0123456789" * 10
@@ -143,13 +150,14 @@ def test_a_log_shorter_than_its_segment_is_not_copied(
 def test_a_damaged_log_is_not_copied(place: Any, directory: DirectoryStore, tmp_path: Path) -> None:
     log = build_batch([Record(None, b"v", (), 0)], base_offset=0, leader_epoch=1)
     path, aux = tmp_path / "log", replace(AUX, has_sound_batches=True)
-    manager, entry = RemoteStorageManager({"": directory}), place.segment(0, 0)
+    manager = RemoteStorageManager({"": directory})
+    entry = place.segment(0, 0, size_bytes=len(log))
     path.write_bytes(log)
     copied = manager.copy_segment(entry, SegmentData(path, len(log), aux))
     assert manager.fetch_aux(replace(entry, digests=copied.digests)).has_sound_batches
     manager.delete([entry])
     path.write_bytes(log[:-1] + b"x")
-    with pytest.raises(LocalLogDamaged, match=f"^{path} is damaged .* before offset 1$"):
+    with pytest.raises(LocalLogDamaged, match=f"^broker 1: {path} is damaged .* before offset 1$"):
         manager.copy_segment(entry, SegmentData(path, len(log), aux))
     assert list(directory.list("data/")) == []
 
@@ -177,6 +185,37 @@ def test_an_aux_of_another_segment_is_rejected(place: Any, memory: Any, data: Se
     assert (
         manager.fetch_aux(entries[0]).offset_index == b"other"
     )  # without digests it cannot be detected
+
+
+def test_an_aux_of_a_newer_version_is_no_damage(
+    place: Any, memory: Any, data: SegmentData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older broker of a rolling upgrade must not advise to give up intact records."""
+    manager, entry = RemoteStorageManager({"": memory}), place.segment(0, 9)
+    with monkeypatch.context() as patch:
+        patch.setattr(auxiliary, "_VERSION", 5)
+        known = replace(entry, digests=manager.copy_segment(entry, data).digests)
+    message = rf"{entry.aux_key} has format version 5, .* versions up to 4\. Upgrade"
+    with pytest.raises(ObjectVersionUnsupported, match=message) as caught:
+        manager.fetch_aux(known)
+    assert "RecordDeletion" not in str(caught.value)
+    # Without a digest, the version may be damaged.
+    with pytest.raises(ObjectDamaged, match="RecordDeletion"):
+        manager.fetch_aux(entry)
+
+
+def test_a_sealed_aux_of_a_newer_version_is_no_damage(
+    place: Any, memory: Any, data: SegmentData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = KeyRing.parse(ONE)
+    manager, entry = RemoteStorageManager({"": memory}, ring), place.segment(0, 9)
+    with monkeypatch.context() as patch:
+        patch.setattr(sealing, "_VERSION", 2)
+        known = replace(entry, digests=manager.copy_segment(entry, data).digests)
+    message = rf"{entry.aux_key} has format version 2, .* versions up to 1\. Upgrade"
+    with pytest.raises(ObjectVersionUnsupported, match=message) as caught:
+        manager.fetch_aux(known)
+    assert "RecordDeletion" not in str(caught.value)
 
 
 def test_an_oversized_aux_is_not_read(

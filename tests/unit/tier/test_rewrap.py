@@ -15,6 +15,7 @@ from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.metadata.topics import TopicCatalog
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import TierReader
+from tidemark.tier.segments import sealing
 from tidemark.tier.segments.remote_storage_manager import RemoteStorageManager, SegmentData
 from tidemark.tier.stores.config_fields import InvalidConfig
 from tidemark.tier.stores.key_ring import NO_KEYS, EncryptionKeyMissing, KeyRing
@@ -159,6 +160,20 @@ def test_segments_that_cannot_be_rewrapped_are_named(
     report = rewrap(tier_of(store, third))
     assert (report.rewrapped, report.failed) == (0, 4)
     assert "'k2'" in report.failures[1]
+
+
+def test_a_segment_of_a_newer_version_is_named_with_the_remedy(
+    store: CallRecordingStore, entries: list[SegmentEntry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = entries[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(sealing, "_VERSION", 2)
+        key = sealing.DataKey.create(newer.key)
+        store.put(newer.aux_key, sealing.seal_aux(b"packed", key, key.wrapped(OLD)))
+    report = rewrap(tier_of(store, NEW))
+    assert (report.rewrapped, report.failed) == (3, 1)
+    assert f"{newer.aux_key} has format version 2" in report.failures[0]
+    assert "Upgrade" in report.failures[0]
 
 
 def test_the_active_key_is_known_by_its_bytes(

@@ -25,6 +25,7 @@ from tidemark.tier.metadata.layout import head_key, page_key, page_name
 from tidemark.tier.metadata.topics import TopicCatalog
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import TierReader
+from tidemark.tier.segments import auxiliary
 from tidemark.tier.segments.auxiliary import Aux
 from tidemark.tier.segments.remote_storage_manager import RemoteStorageManager, SegmentData
 from tidemark.tier.stores.key_ring import NO_KEYS, KeyRing
@@ -184,6 +185,23 @@ def test_an_orphan_of_an_unusable_encryption_key_is_kept_and_reported(
     report = sweep(memory, keys=keys)
     assert report.removed.count == 0
     assert "'k1'" in report.troubles[0]
+    assert data_keys(memory) == [entry.aux_key, entry.log_key]
+
+
+def test_an_orphan_of_a_newer_version_is_kept_and_reported(
+    place: Any, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of its partition is removed, because the object may prove that the head is old."""
+    tier_on(memory).manifests.create(place.head())
+    entry = place.segment(0, 9)
+    made = Aux(offset_index=b"", time_index=b"", leader_epochs=b"", producer_snapshot=b"")
+    with monkeypatch.context() as newer:
+        newer.setattr(auxiliary, "_VERSION", 5)
+        memory.put(entry.aux_key, auxiliary.pack(made))
+    memory.put(entry.log_key, b"records")
+    report = sweep(memory)
+    assert report.removed.count == 0
+    assert f"{entry.aux_key} has format version 5" in report.troubles[0]
     assert data_keys(memory) == [entry.aux_key, entry.log_key]
 
 

@@ -14,9 +14,11 @@ from tidemark.tier.maintenance.topic_restore import claim as claim_topic
 from tidemark.tier.metadata import transitions
 from tidemark.tier.metadata.head import Claim, IllegalTransition, ManifestFenced
 from tidemark.tier.metadata.manifest import LoadedHead, Transition
-from tidemark.tier.metadata.segment import SegmentEntry, SegmentState
+from tidemark.tier.metadata.segment import Digests, SegmentEntry, SegmentState
 from tidemark.tier.metadata.topics import TopicObject
+from tidemark.tier.segments import auxiliary
 from tidemark.tier.segments.auxiliary import Aux, pack
+from tidemark.tier.segments.integrity import COPY_ALGORITHM, ObjectVersionUnsupported, digest_of
 from tidemark.tier.segments.remote_storage_manager import encode_custom_metadata
 from tidemark.tiering import Tiering, TieringState
 
@@ -27,9 +29,10 @@ PRODUCER_ID_MAX = 41
 ONE = Claim(1, 0)
 
 
-def finish(entry: SegmentEntry) -> Transition:
+def finish(entry: SegmentEntry, aux: bytes) -> Transition:
     custom = encode_custom_metadata("", 1)
-    return lambda head: transitions.finish_copy(head, ONE, entry, custom)
+    digests = Digests(COPY_ALGORITHM, bytes(32), digest_of(aux, COPY_ALGORITHM))
+    return lambda head: transitions.finish_copy(head, ONE, entry, custom, digests)
 
 
 def stored(place: Any, memory: Any, count: int) -> LoadedHead:
@@ -46,11 +49,12 @@ def stored(place: Any, memory: Any, count: int) -> LoadedHead:
             leader_epochs=b"",
             producer_snapshot=encode_snapshot(producers),
         )
-        memory.put(entry.aux_key, pack(made))
+        aux = pack(made)
+        memory.put(entry.aux_key, aux)
         loaded = store.commit(loaded, start(entry))
         loaded = store.commit(
             loaded,
-            finish(entry),
+            finish(entry, aux),
         )
     return loaded
 
@@ -134,6 +138,23 @@ def test_a_claim_moves_every_head_to_the_new_cluster(place: Any, memory: Any) ->
         store.commit(loaded, start(place.segment(3, 9)))
     with pytest.raises((IllegalTransition, ManifestFenced)):
         store.commit(loaded, claim(Claim(origin.leader_epoch + 5, 0)))
+
+
+def test_a_claim_stops_at_an_object_of_a_newer_version(
+    place: Any, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its producers are not known here, and their ids must not be given out again."""
+    with monkeypatch.context() as newer:
+        newer.setattr(auxiliary, "_VERSION", 5)
+        stored(place, memory, 1)
+    described(place, memory)
+    found = only(memory)
+    with pytest.raises(ObjectVersionUnsupported, match=r"version 5, .* up to 4\. Upgrade"):
+        claim_topic(tier_on(memory), found, from_cluster=OLD, to_cluster=NEW, now_ms=9)
+    # The version that knows the object continues.
+    monkeypatch.setattr(auxiliary, "_VERSION", 5)
+    origin = claim_topic(tier_on(memory), found, from_cluster=OLD, to_cluster=NEW, now_ms=9)
+    assert origin.first_producer_id == PRODUCER_ID_MAX + 1
 
 
 def test_each_restore_has_a_later_epoch_even_if_the_clock_goes_back(

@@ -34,7 +34,7 @@ from tidemark.tier.metadata.manifest import HeadNotFound, PageNotFound
 from tidemark.tier.metadata.queries import Pages
 from tidemark.tier.open import Tier
 from tidemark.tier.segments.segment_origin import origin_version
-from tidemark.tier.stores.key_ring import EncryptionKeyMissing
+from tidemark.tier.stores.objects import SegmentUnreadable
 
 _HEAD_READS = 3
 
@@ -161,8 +161,8 @@ class ReferenceClassifier:
                 name: origin_version(segments.stores.values(), segments.keys, name)
                 for name in names
             }
-        except EncryptionKeyMissing as error:
-            # Nothing is known about the partition without the key. The others are still swept.
+        except SegmentUnreadable as error:
+            # Any of them may prove that the head is old. Other partitions are still swept.
             return names, [str(error)]
         newest = max(began, key=lambda name: began[name] or 0, default="")
         version = began.get(newest) or 0

@@ -23,12 +23,13 @@ from tidemark.tier.segments.sealing import (
     rewrapped,
 )
 from tidemark.tier.stores.config_fields import InvalidConfig
-from tidemark.tier.stores.key_ring import EncryptionKeyMissing, KeyRing
+from tidemark.tier.stores.key_ring import KeyRing
 from tidemark.tier.stores.objects import (
     ObjectNotFound,
     ObjectStore,
     ObjectTooLarge,
     PreconditionFailed,
+    SegmentUnreadable,
 )
 
 #: Segments that are listed together, and then reported by ``progress``.
@@ -82,7 +83,8 @@ def rewrap(
     """Give every encrypted segment of the tier the active key-encryption key. Blocks.
 
     ``dry_run``: only count the segments by their keys. ``progress`` receives the report from time
-    to time. Raises StoreUnavailable if the store fails; a missing key is a failure of its segments.
+    to time. Raises StoreUnavailable if the store fails. A segment that cannot be changed, for
+    example because its key is missing, is a failure in the report.
     Raises InvalidConfig without an active key.
     """
     report, keys = RewrapReport(), tier.segments.keys
@@ -116,17 +118,19 @@ def _rewrapped(store: ObjectStore, keys: KeyRing, key: str, *, dry_run: bool) ->
         header = bytes(store.get_range(key, 0, HEADER_BYTES))
         if not is_sealed(header):
             return _Outcome("")
-        key_id, is_active = key_id_of(header), has_active_key(header, keys)
+        segment_key = key.removesuffix(AUX_SUFFIX)
+        key_id = key_id_of(header, segment_key)
+        is_active = has_active_key(header, segment_key, keys)
         if dry_run or is_active:
             # The name would say that the active key suffices, though its bytes were changed.
             is_other = key_id == keys.active_id and not is_active
             return _Outcome(f"{key_id} with other bytes" if is_other else key_id)
         before = store.get(key)
-        after = rewrapped(before.data, key.removesuffix(AUX_SUFFIX), keys)
+        after = rewrapped(before.data, segment_key, keys)
         store.replace(key, after, before.version)
     # Deleted since the listing. Another rotation may have been faster, with the same result.
     except (ObjectNotFound, PreconditionFailed):
         return _Outcome()
-    except (EncryptionKeyMissing, ObjectTooLarge, ValueError) as error:
+    except (SegmentUnreadable, ObjectTooLarge, ValueError) as error:
         return _Outcome(failure=f"{key}: {error}")
     return _Outcome(keys.active_id, is_rewrapped=True)

@@ -11,7 +11,7 @@ election.
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -20,12 +20,11 @@ from tidemark.log_lineage import Restore, restored_epoch
 from tidemark.logfiles.producer_snapshot import SnapshotFormatError, decode_snapshot
 from tidemark.tier.maintenance import head_repair
 from tidemark.tier.maintenance.head_repair import Evidence, Irreparable
-from tidemark.tier.metadata import transitions
+from tidemark.tier.metadata import queries, transitions
 from tidemark.tier.metadata.head import Head, new_head
 from tidemark.tier.metadata.manifest import HeadWentBack, LoadedHead
 from tidemark.tier.metadata.topics import TopicObject
 from tidemark.tier.open import Tier
-from tidemark.tier.segments.auxiliary import AuxCorrupt
 from tidemark.tier.segments.integrity import ObjectDamaged
 from tidemark.tier.stores.objects import ObjectNotFound
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
@@ -140,17 +139,30 @@ class Restorable:
         }
 
 
-def restorable(tier: Tier) -> Iterator[Restorable]:
-    """Yield every topic that was not deleted and has a head.
+def restorable(
+    tier: Tier, is_chosen: Callable[[str], bool] = lambda _: True
+) -> Iterator[Restorable]:
+    """Yield every topic of a chosen name that was not deleted and has a head.
 
     Blocks. Raises StoreUnavailable, ManifestCorrupt.
     """
     for topic in tier.topics.all():
+        if not is_chosen(topic.name):
+            continue
         numbers = tier.manifests.partitions(topic.topic_id)
         heads = {number: _newest(tier, topic.topic_id, number) for number in numbers}
         alive = {number: head for number, head in heads.items() if head.deleted_at_ms is None}
         if alive:
             yield Restorable(topic=topic, heads=alive)
+
+
+def check_producer_ids(tier: Tier, found: Restorable) -> None:
+    """Check that :func:`claim` will be able to read the producer ids of a topic.
+
+    Blocks. Raises StoreUnavailable, which is SegmentUnreadable if this version cannot read them.
+    """
+    for head in found.heads.values():
+        _first_free_producer_id(tier, head)
 
 
 def claim(
@@ -160,7 +172,8 @@ def claim(
 
     Claiming the heads fences every writer of the old cluster, in case it still runs. ``found``: the
     topic as read from the tier. Blocks. May be repeated. Raises IllegalTransition if the topic
-    belongs to a third cluster.
+    belongs to a third cluster, ObjectVersionUnsupported if only a newer version can read its
+    producer ids.
     """
     topic_id, heads = found.topic.topic_id, []
     # A partition that was never tiered has no head. It gets an empty one.
@@ -240,16 +253,17 @@ def _empty(found: Restorable, partition: int, cluster_id: str) -> Head:
 def _first_free_producer_id(tier: Tier, head: Head) -> int:
     """Return an id above all producer ids at the end of a partition's log, 0 without any.
 
-    A reused id would meet the sequence numbers of its former producer (KIP-98). Unreadable data is
-    left to the brokers, which report it.
+    A reused id would meet the sequence numbers of its former producer (KIP-98). Damaged data is
+    left to the brokers, which report it. Raises ObjectVersionUnsupported, because 0 would reuse ids
+    that a newer version recorded.
     """
     # The last copied segment contains the snapshot of all producers at its end.
-    snapshot = tier.reader.snapshot(head.topic_id, head.partition)
-    entry = snapshot.find(head.highest_remote_offset)
+    pages = tier.manifests.pages(head.topic_id, head.partition)
+    entry = queries.find(head, pages, head.highest_remote_offset)
     if entry is None:
         return 0
     try:
         producers = decode_snapshot(tier.segments.fetch_aux(entry).producer_snapshot)
-    except (ObjectDamaged, AuxCorrupt, SnapshotFormatError, ObjectNotFound):
+    except (ObjectDamaged, SnapshotFormatError, ObjectNotFound):
         return 0
     return max((producer.producer_id + 1 for producer in producers), default=0)

@@ -10,12 +10,17 @@ Otherwise they would be evicted by values that other readers have just used for 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tidemark.lru import Lru
+from tidemark.tier.stores.objects import NotInMemory
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+
+def _refuse(_: Sequence[Hashable]) -> Sequence[Any]:
+    raise NotInMemory
 
 
 class _Load(Future[Mapping[K, V]]):
@@ -104,6 +109,36 @@ class ByteCache(Generic[K, V]):
         # Only now wait for other threads: waiting before loading could deadlock two threads that
         # need each other's keys.
         found.update((key, other.result()[key]) for key, other in other_loads.items())
+        return [found[key] for key in keys]
+
+    def get_cached(self, key: K) -> V:
+        """Return the value if it is cached. Raises NotInMemory."""
+        return self.get_many_cached((key,))[0]
+
+    def get_many_cached(
+        self,
+        keys: Sequence[K],
+        load: Callable[[Sequence[K]], Sequence[V]] = _refuse,
+    ) -> Sequence[V]:
+        """Return what :meth:`get_many` does, without a wait for loads of other threads.
+
+        ``load`` must not wait either, and raises NotInMemory if it would. Raises NotInMemory, too,
+        for a key that another thread is loading.
+        """
+        with self._lock:
+            if any(key in self._loading for key in keys):
+                raise NotInMemory
+            found = {key: value for key in keys if (value := self._used(key)) is not None}
+            self.hits += len(found)
+        missing = [key for key in keys if key not in found]
+        # Not claimed, because a thread that waited for this load would receive its NotInMemory.
+        if missing:
+            loaded = load(missing)
+            with self._lock:
+                self.misses += len(missing)
+                for key, value in zip(missing, loaded, strict=True):
+                    self._keep(key, value)
+                    found[key] = value
         return [found[key] for key in keys]
 
     def load_in_advance(

@@ -116,13 +116,21 @@ class PageCache:
         kept: ByteCache[str, ManifestPage],
         topic_id: uuid.UUID,
         partition: int,
+        *,
+        loads: bool = True,
     ) -> None:
-        self._store, self._kept = store, kept
+        self._store, self._kept, self._loads = store, kept, loads
         self._topic_id, self._partition = topic_id, partition
+
+    def without_loads(self) -> "PageCache":
+        """Return the same pages for the event loop. One that is not cached raises NotInMemory."""
+        return PageCache(self._store, self._kept, self._topic_id, self._partition, loads=False)
 
     def __getitem__(self, name: str, /) -> ManifestPage:
         """Return the page; blocks on the store for one that is not cached. Raises PageNotFound."""
         key = page_key(self._topic_id, self._partition, name)
+        if not self._loads:
+            return self._kept.get_cached(key)
         return self._kept.get(key, lambda: self._load(key))
 
     def _load(self, key: str) -> ManifestPage:

@@ -24,9 +24,15 @@ from dataclasses import dataclass, replace
 import google_crc32c
 
 from tidemark.logfiles.transaction_index import AbortedTxn
+from tidemark.tier.metadata.layout import AUX_SUFFIX
 from tidemark.tier.metadata.segment import DigestAlgorithm
 from tidemark.tier.segments.frames import Frames
-from tidemark.tier.segments.integrity import COPY_ALGORITHM, ObjectDamaged, split_pieces
+from tidemark.tier.segments.integrity import (
+    COPY_ALGORITHM,
+    ObjectDamaged,
+    ObjectVersionUnsupported,
+    split_pieces,
+)
 from tidemark.tier.segments.sealing import OpenedAux
 
 _MAGIC = b"TMAX"
@@ -63,8 +69,8 @@ class Aux:
     in order, empty if unknown. ``algorithm``: of the digests of pieces and frames. ``origin``: the
     manifest's entry of the copy and the head's version at that time (``segment_origin``), empty if
     an older version of Tidemark copied the segment. ``frames``: table of the stored log's frames,
-    None if the log is stored byte for byte. ``has_sound_batches``: the CRC-32C of each batch was
-    checked during the copy, so a reader needs the digests only.
+    None if the log is stored byte for byte. ``has_sound_batches``: the CRC-32C, base offset and
+    leader epoch of each batch were checked during the copy, so a reader needs the digests only.
     """
 
     offset_index: bytes
@@ -96,6 +102,13 @@ def pack(aux: Aux) -> bytes:
     table = (_SECTION.pack(kind, 0, len(data), _crc(data)) for kind, data in sections)
     header = _HEADER.pack(_MAGIC, _VERSION, len(sections))
     return b"".join((header, *table, *(data for _, data in sections)))
+
+
+def check_version(data: bytes, segment_key: str) -> None:
+    """Raise ObjectVersionUnsupported for a packed object of a later version."""
+    version = int.from_bytes(data[4:6])
+    if data.startswith(_MAGIC) and version > _VERSION:
+        raise ObjectVersionUnsupported(segment_key + AUX_SUFFIX, version, _VERSION)
 
 
 def unpack(data: bytes, where: str) -> Aux:

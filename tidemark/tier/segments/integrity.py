@@ -14,7 +14,7 @@ digests. A merge gives their records to a segment with new ones.
 
 Digests prove that a copy equals the broker's file, not that the file was valid. The copier
 therefore checks each batch that it uploads, and says so in the auxiliary object. Readers check the
-CRCs of segments without that mark, which earlier versions copied.
+batches of segments without that mark, which earlier versions copied.
 
 Entries of the manifest's first format have no digests, so the CRCs of their batches are always
 checked. In every segment, base offsets must continue from its start to its end. Offsets that a
@@ -24,25 +24,23 @@ leaves none between batches, so a gap is damage.
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from threading import Lock
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from blake3 import blake3
 
+from tidemark.reasons import Reason
 from tidemark.records.batch import (
-    CRC_COVERS_FROM,
     HEADER_BYTES,
     BatchHeader,
     Buffer,
     CorruptBatch,
     check_crc,
-    compute_crc,
     iter_headers,
     parse_header,
-    require_crc,
 )
 from tidemark.records.split_bytes import SplitBytes
 from tidemark.tier.metadata.segment import DigestAlgorithm, SegmentEntry
+from tidemark.tier.stores.objects import SegmentUnreadable
 
 
 class _Hash(Protocol):
@@ -75,6 +73,18 @@ def damaged(entry: SegmentEntry, key: str, store: str, what: str) -> ObjectDamag
         "restore the object from a copy, or give up its records with DeleteRecords or a "
         f"RecordDeletion before offset {entry.end_offset_inclusive + 1}"
     )
+
+
+class ObjectVersionUnsupported(SegmentUnreadable):
+    """An intact object has a later format version, as in a rolling upgrade."""
+
+    def __init__(self, key: str, version: int, known: int) -> None:
+        super().__init__(
+            f"object {key} has format version {version}, and this version of Tidemark reads "
+            f"versions up to {known}. Upgrade all brokers, jobs and commands to the version that "
+            "wrote it. No record is lost",
+            reason=Reason.OBJECT_VERSION_UNSUPPORTED,
+        )
 
 
 def digest_of(data: Buffer, algorithm: DigestAlgorithm) -> bytes:
@@ -229,7 +239,10 @@ class BatchLine:
         self._epochs = frozenset(epoch for epoch, _ in entry.leader_epochs)
 
     def follow(self, base_offset: int, last_offset: int, position: int, size_bytes: int) -> None:
-        """Check that the batch at ``position`` of the log is the next one. Raises ObjectDamaged."""
+        """Check that the batch at ``position`` of the log is the next one. Raises ObjectDamaged.
+
+        Several batches without a gap between them may be checked as one.
+        """
         entry = self._entry
         is_behind_gap = self._copied_end is not None and base_offset > self.expected
         if base_offset != self.expected and not is_behind_gap:
@@ -244,15 +257,15 @@ class BatchLine:
         is_wrong_end = self._copied_end is None and (last_offset == end) != ends
         if is_wrong_end or last_offset > end:
             raise self._damaged(
-                f"the batch at byte {position} ends with offset {last_offset}, and the segment "
-                f"with {end}"
+                f"the batch up to byte {position + size_bytes} ends with offset {last_offset}, and "
+                f"the segment with {end}"
             )
 
-    def check_batches(self, data: SplitBytes, position: int, *, crcs: bool = True) -> int:
+    def check_batches(self, data: SplitBytes, position: int) -> int:
         """Check batches of the log from ``position`` on that are to be served; return their bytes.
 
-        :meth:`follow` has accepted the first one. A batch that ``data`` cuts is left out. ``crcs``
-        is False if the digests prove the CRCs, too (:func:`sound_batches`). Raises ObjectDamaged.
+        :meth:`follow` has accepted the first one. A batch that ``data`` cuts is left out. Not
+        needed if the digests prove the batches, too (``local_segment``). Raises ObjectDamaged.
         """
         size = 0
         try:
@@ -260,8 +273,7 @@ class BatchLine:
                 if begin:
                     behind = header.base_offset + header.last_offset_delta
                     self.follow(header.base_offset, behind, position + begin, header.size_bytes)
-                if crcs:
-                    data.check_crc(begin, header)
+                data.check_crc(begin, header)
                 self.check_epoch(header)
                 size = begin + header.size_bytes
         except CorruptBatch as error:
@@ -300,7 +312,7 @@ class BatchLine:
                 f"{self._entry.end_offset_inclusive}"
             )
 
-    def _damaged(self, what: str) -> ObjectDamaged:
+    def _damaged(self, what: str) -> Exception:
         return damaged(self._entry, self._entry.log_key, self._store, what)
 
 
@@ -316,68 +328,17 @@ def _sliced(data: bytes) -> Iterator[bytes]:
         yield data[begin : begin + DIGEST_BYTES]
 
 
-#: Held by the thread that checks the batches of a copy. The check is Python code, so more threads
-#: would not be faster, and the event loop would wait for each of them in turn.
-_CHECKING = Lock()
+#: Batches that a reader has found in some bytes.
+Found = TypeVar("Found")
 
 
-def sound_batches(parts: Iterable[bytes], entry: SegmentEntry) -> Iterator[bytes]:
-    """Yield the parts of a segment's whole log, and check each batch in them as readers will.
+def list_batches(data: bytes) -> tuple[list[tuple[int, BatchHeader]], int]:
+    """Return position and header of each complete batch, and the bytes of all of them.
 
-    Raises CorruptBatch at the latest after the last part.
+    Raises CorruptBatch.
     """
-    line, head = _LocalLine(entry), b""
-    # No part is kept, because a damaged length may name a batch as large as the segment.
-    for part in parts:
-        at = 0
-        with _CHECKING:
-            while at < len(part):
-                if len(head) < HEADER_BYTES:
-                    taken = part[at : at + HEADER_BYTES - len(head)]
-                    head, at = head + taken, at + len(taken)
-                    # The next part continues the header.
-                    if len(head) < HEADER_BYTES:
-                        break
-                    header = line.follow(head)
-                    left = header.size_bytes - HEADER_BYTES
-                    crc = compute_crc(head, CRC_COVERS_FROM, HEADER_BYTES)
-                # The records, as far as they are in this part.
-                end = min(at + left, len(part))
-                crc, left, at = compute_crc(part, at, end, crc), left - (end - at), end
-                if not left:
-                    require_crc(header, crc)
-                    head = b""
-        yield part
-    if head:
-        raise CorruptBatch("it ends within a batch")
-
-
-class _LocalLine:
-    """Sequence of the batches of a local log, which is about to become the segment ``entry``."""
-
-    def __init__(self, entry: SegmentEntry) -> None:
-        self._expected, self._least_epoch = entry.start_offset, -1
-        self._epochs = frozenset(epoch for epoch, _ in entry.leader_epochs)
-
-    def follow(self, head: bytes) -> BatchHeader:
-        """Return the header of the next batch, and check what no CRC covers: base offset and epoch.
-
-        Raises CorruptBatch.
-        """
-        header = parse_header(head)
-        base, epoch = header.base_offset, header.partition_leader_epoch
-        if base != self._expected:
-            raise CorruptBatch(f"a batch begins with offset {base}, not with {self._expected}")
-        # The entry does not name the epochs that ended below the log start.
-        is_early = self._least_epoch <= epoch < min(self._epochs, default=0)
-        if epoch not in self._epochs and not is_early:
-            raise CorruptBatch(f"the batch at offset {base} is of leader epoch {epoch}")
-        self._expected, self._least_epoch = header.last_offset + 1, epoch
-        return header
-
-
-#: (position in the log, bytes from there on, the batches in them: where each begins there).
-Batches = tuple[int, bytes, list[tuple[int, BatchHeader]]]
+    headers = list(iter_headers(data))
+    return headers, headers[-1][0] + headers[-1][1].size_bytes if headers else 0
 
 
 def verified_batches(
@@ -385,36 +346,50 @@ def verified_batches(
     parts: Iterable[bytes],
     digests: Sequence[bytes],
     store: str,
+    find: Callable[[bytes], tuple[Found, int]],
     *,
     begin: int = 0,
     position: int = 0,
     end: int | None = None,
-) -> Iterator[Batches]:
+) -> Iterator[tuple[int, bytes, Found]]:
     """Yield whole record batches of a log that arrives in parts, verified by its digests.
 
-    Each item is (position of the data in the log, data, batch headers with positions in it).
+    Each item is (position of the data in the log, data, batches in it).
 
     - ``parts``: the log's bytes from ``begin`` to ``end``, which are boundaries of pieces
       (:class:`CheckedStream`), or all of it
     - ``digests``: of the log's pieces; none if the entry has none
+    - ``find``: returns the batches at the start of its bytes, and the bytes of all of them, as
+      :func:`list_batches`
     - ``position``: byte of the log at which the first requested batch starts
 
     A batch that ``end`` cuts is left out. Raises ObjectDamaged, and errors of the iterator.
     """
     stream = CheckedStream(entry, digests, store, begin=begin, end=end)
-    pending, skip = b"", position - begin
+    skip = position - begin
+    #: Verified bytes from ``position``, and how many of them the next batch needs.
+    held: list[bytes] = []
+    needed_bytes = HEADER_BYTES
     for part in parts:
-        pending += stream.feed(part)
+        verified = stream.feed(part)
         # Verified ranges start at a piece, which may be before the first requested batch.
         if skip:
-            pending, skip = pending[skip:], max(0, skip - len(pending))
+            verified, skip = verified[skip:], max(0, skip - len(verified))
+        held.append(verified)
+        # Parts are joined once a batch is complete, because joining copies all of them.
+        needed_bytes -= len(verified)
+        if needed_bytes > 0:
+            continue
+        pending = b"".join(held)
         try:
-            headers = list(iter_headers(pending))
+            batches, complete_bytes = find(pending)
         except CorruptBatch as error:
             raise damaged(entry, entry.log_key, store, str(error)) from error
+        yield position, pending, batches
         # The rest of the last batch is completed by the next part.
-        complete_bytes = headers[-1][0] + headers[-1][1].size_bytes if headers else 0
-        yield position, pending, headers
-        position, pending = position + complete_bytes, pending[complete_bytes:]
+        position, rest = position + complete_bytes, pending[complete_bytes:]
+        has_header = len(rest) >= HEADER_BYTES
+        held = [rest]
+        needed_bytes = (parse_header(rest).size_bytes if has_header else HEADER_BYTES) - len(rest)
     # Fails if the parts ended before the expected end.
     stream.finish()

@@ -8,12 +8,10 @@ as the log builds them. Leader epochs and producer snapshot are those at the end
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tidemark.logfiles.offset_index import OffsetIndex
-from tidemark.logfiles.time_index import TimeIndex
-from tidemark.records.batch import BatchHeader
 from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.segments.auxiliary import AbortedRanges, Aux
-from tidemark.tier.segments.integrity import BatchLine, verified_batches
+from tidemark.tier.segments.integrity import BatchLine, list_batches, verified_batches
+from tidemark.tier.segments.local_segment import BatchIndexes
 from tidemark.tier.segments.remote_storage_manager import RemoteStorageManager
 
 _READ_BYTES = 4 << 20
@@ -33,12 +31,8 @@ class MergedSegment:
     ) -> None:
         self._segments = segments
         self._parts = parts
-        self._interval_bytes = index_interval_bytes
-        base_offset = parts[0].start_offset
-        self._index, self._times = OffsetIndex(base_offset), TimeIndex(base_offset)
-        #: Largest timestamp so far, and the last offset of its batch.
-        self._largest = (-1, base_offset)
-        self._bytes_since_entry = 0
+        size_bytes = sum(part.size_bytes for part in parts)
+        self._indexes = BatchIndexes(parts[0].start_offset, size_bytes, index_interval_bytes)
         #: Auxiliary data of the parts that were read.
         self._aux: list[Aux] = []
 
@@ -53,21 +47,19 @@ class MergedSegment:
             self._aux.append(aux)
             line = BatchLine(entry, store)
             for position, data, headers in verified_batches(
-                entry, self._fetched(entry, aux), aux.pieces, store
+                entry, self._fetched(entry, aux), aux.pieces, store, list_batches
             ):
                 complete_bytes = 0
                 for at, header in headers:
-                    line.follow(
-                        header.base_offset, header.last_offset, position + at, header.size_bytes
-                    )
+                    last, size_bytes = header.last_offset, header.size_bytes
+                    line.follow(header.base_offset, last, position + at, size_bytes)
                     line.check_batch(data, at)
-                    self._note(header, before + position + at)
-                    complete_bytes = at + header.size_bytes
+                    self._indexes.note(header, last, before + position + at, size_bytes)
+                    complete_bytes = at + size_bytes
                 # The rest of the last batch comes again with the next data.
                 yield data[:complete_bytes]
             line.finish()
             before += entry.size_bytes
-        self._times.maybe_append(*self._largest)
 
     def aux(self) -> Aux:
         """Return the auxiliary data; only after :meth:`log` was read to its end."""
@@ -76,10 +68,8 @@ class MergedSegment:
         aborted = dict.fromkeys(
             transaction for aux in self._aux for transaction in aux.aborted.transactions
         )
-        return replace(
+        merged = replace(
             last,
-            offset_index=self._index.to_bytes(),
-            time_index=self._times.to_bytes(),
             aborted=AbortedRanges(
                 tuple(sorted(aborted, key=lambda item: item.last_offset)),
                 last.aborted.first_open_offset,
@@ -90,17 +80,8 @@ class MergedSegment:
             origin=b"",
             frames=None,
         )
+        return self._indexes.put_into(merged)
 
     def _fetched(self, entry: SegmentEntry, aux: Aux) -> Iterator[bytes]:
         for begin in range(0, entry.size_bytes, _READ_BYTES):
             yield self._segments.fetch(entry, begin, begin + _READ_BYTES, aux.frames)
-
-    def _note(self, header: BatchHeader, position: int) -> None:
-        """Account for a batch, and index it if an entry is due, as a segment of the log does."""
-        if header.max_timestamp > self._largest[0]:
-            self._largest = (header.max_timestamp, header.last_offset)
-        if self._bytes_since_entry > self._interval_bytes:
-            self._index.append(header.last_offset, position)
-            self._times.maybe_append(*self._largest)
-            self._bytes_since_entry = 0
-        self._bytes_since_entry += header.size_bytes

@@ -20,16 +20,16 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from tidemark.reasons import Reason
-from tidemark.records.batch import Buffer, CorruptBatch
+from tidemark.records.batch import Buffer
 from tidemark.tier.metadata.layout import topic_data_prefix
 from tidemark.tier.metadata.segment import Digests, SegmentEntry
-from tidemark.tier.segments.auxiliary import Aux, AuxCorrupt, pack, unpack_opened
+from tidemark.tier.segments.auxiliary import Aux, AuxCorrupt, check_version, pack, unpack_opened
 from tidemark.tier.segments.frames import Frames, FrameWriter, is_compressible
 from tidemark.tier.segments.integrity import (
     COPY_ALGORITHM,
@@ -39,13 +39,15 @@ from tidemark.tier.segments.integrity import (
     damaged,
     digest_of,
     log_digest,
-    sound_batches,
 )
+from tidemark.tier.segments.local_segment import LocalSegment
 from tidemark.tier.segments.sealing import DataKey, open_aux, seal_aux
+from tidemark.tier.stores.directory import DirectoryStore
 from tidemark.tier.stores.key_ring import NO_KEYS, KeyRing
 from tidemark.tier.stores.objects import (
     NO_BUCKET,
     DeletesRefused,
+    NotInMemory,
     ObjectInfo,
     ObjectStore,
     ObjectTooLarge,
@@ -55,21 +57,20 @@ from tidemark.tier.stores.objects import (
 _READ_BYTES = 1 << 20
 
 
-class LocalLogDamaged(ValueError):
-    """A batch of the local log is damaged, so its segment is not copied."""
-
-
 @dataclass(frozen=True, slots=True)
 class SegmentData:
     """Segment to copy: a closed, fsynced log file of ``size_bytes``, and its auxiliary data.
 
     ``compress``: compress the log if its first piece becomes notably smaller.
+    ``index_interval_bytes``, ``open_before``: see :class:`LocalSegment`.
     """
 
     log: Path
     size_bytes: int
     aux: Aux
     compress: bool = False
+    index_interval_bytes: int = 4096
+    open_before: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,9 @@ class Copied:
 class RemoteStorageManager:
     """Storage manager over one store per bucket, in the configured order. Calls block.
 
-    Raises ObjectNotFound if a segment's object is missing, StoreUnavailable (EncryptionKeyMissing
-    if the key of an encrypted segment is), ObjectDamaged.
+    Raises ObjectNotFound if a segment's object is missing, ObjectDamaged if it was changed,
+    SegmentUnreadable if its key is missing or its version is newer, and another StoreUnavailable if
+    the store fails.
     """
 
     def __init__(self, buckets: Mapping[str, ObjectStore], keys: KeyRing = NO_KEYS) -> None:
@@ -105,14 +107,17 @@ class RemoteStorageManager:
 
         The segment id selects the bucket. The log is hashed while it is uploaded, and the auxiliary
         object contains the digests of its pieces. Auxiliary data that says that the batches are
-        sound is verified: a damaged batch raises LocalLogDamaged. Raises ValueError if the local
-        file cannot be read.
+        sound is verified, and its indexes are built from the batches: damage raises
+        LocalLogDamaged. Raises ValueError if the local file cannot be read.
         """
         with data.log.open("rb", buffering=0) as log:
             parts = _parts(log.fileno(), data.size_bytes)
-            if data.aux.has_sound_batches:
-                parts = _sound(parts, data.log, entry)
-            return self.store_segment(entry, parts, lambda: data.aux, compress=data.compress)
+            if not data.aux.has_sound_batches:
+                return self.store_segment(entry, parts, lambda: data.aux, compress=data.compress)
+            local = LocalSegment(
+                entry, data.log, data.aux, data.index_interval_bytes, data.open_before
+            )
+            return self.store_segment(entry, local.log(parts), local.aux, compress=data.compress)
 
     def store_segment(
         self,
@@ -187,6 +192,20 @@ class RemoteStorageManager:
         sizes = [end - start for start, end in bounds]
         return self._where(entry).get_parts(entry.log_key, bounds[0][0], sizes)
 
+    def fetch_cached(
+        self, entry: SegmentEntry, bounds: Sequence[tuple[int, int]]
+    ) -> Sequence[bytes]:
+        """Return consecutive parts of a log without frames, on the event loop.
+
+        ``bounds`` as in :meth:`fetch_stored`. Raises NotInMemory unless the log is a file in the
+        page cache.
+        """
+        store = self._where(entry)
+        if not isinstance(store, DirectoryStore):
+            raise NotInMemory
+        sizes = [end - start for start, end in bounds]
+        return store.get_cached_parts(entry.log_key, bounds[0][0], sizes)
+
     def decode(
         self, entry: SegmentEntry, stored: Buffer, start: int, end: int, frames: Frames | None
     ) -> bytes:
@@ -205,7 +224,8 @@ class RemoteStorageManager:
     def fetch_aux(self, entry: SegmentEntry) -> Aux:
         """Return a segment's indexes, snapshots and digests as they were copied.
 
-        Raises ObjectDamaged if they differ from the copied ones or cannot be parsed.
+        Raises ObjectDamaged if they differ from the copied ones or cannot be parsed, and
+        SegmentUnreadable.
         """
         return self.parse_aux(entry, self.fetch_aux_bytes(entry))
 
@@ -218,7 +238,10 @@ class RemoteStorageManager:
             raise damaged(entry, entry.aux_key, store.describe(), str(error)) from error
 
     def parse_aux(self, entry: SegmentEntry, data: bytes) -> Aux:
-        """Return the content of a segment's auxiliary object. Raises ObjectDamaged."""
+        """Return the content of a segment's auxiliary object.
+
+        Raises ObjectDamaged, SegmentUnreadable.
+        """
         where = self.describe(entry)
         try:
             opened = open_aux(data, entry.key, self.keys)
@@ -228,6 +251,9 @@ class RemoteStorageManager:
         digests = entry.digests
         if digests is not None and digest_of(opened.packed, digests.algorithm) != digests.aux:
             raise damaged(entry, entry.aux_key, where, "its digest is not the manifest's")
+        # Without a digest the version may be damage.
+        if digests is not None:
+            check_version(opened.packed, entry.key)
         try:
             aux = unpack_opened(opened, "it")
         except AuxCorrupt as error:
@@ -350,18 +376,6 @@ def _parts(descriptor: int, size_bytes: int) -> Iterator[bytes]:
             raise ValueError(f"the file has {position} of the {size_bytes} bytes to be copied")
         yield part
         position += len(part)
-
-
-def _sound(parts: Iterator[bytes], log: Path, entry: SegmentEntry) -> Iterator[bytes]:
-    """Yield the parts of a local log. Raises LocalLogDamaged, before a damaged copy is complete."""
-    try:
-        yield from sound_batches(parts, entry)
-    except CorruptBatch as error:
-        raise LocalLogDamaged(
-            f"{log} is damaged and not copied: {error}. Elect a replica whose log is sound, then "
-            "replace the disk of this one. If no log is sound, give up its records with a "
-            f"RecordDeletion before offset {entry.end_offset_inclusive + 1}"
-        ) from error
 
 
 def _first_piece(parts: Iterator[bytes]) -> bytes:

@@ -23,6 +23,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tidemark.records.batch import Buffer
+from tidemark.tier.metadata.layout import AUX_SUFFIX
+from tidemark.tier.segments.integrity import ObjectVersionUnsupported
 from tidemark.tier.stores.key_ring import (
     ID_BYTES_MAX,
     KEY_BYTES,
@@ -35,6 +37,7 @@ _MAGIC = b"TMSX"
 _VERSION = 1
 _FIELDS = struct.Struct(f">4sH{ID_BYTES_MAX}s{WRAPPED_BYTES}s")
 _CRC = struct.Struct(">I")
+#: Later versions keep this size: their checksum is verified before their version is read.
 HEADER_BYTES = _FIELDS.size + _CRC.size
 #: Number of the auxiliary object among what a data key encrypts; the log's frames follow.
 _AUX_NUMBER = 0
@@ -93,7 +96,7 @@ def seal_aux(packed: bytes, key: DataKey, header: bytes) -> bytes:
 def open_aux(data: bytes, segment_key: str, ring: KeyRing) -> OpenedAux:
     """Return the content of a stored auxiliary object, which may be encrypted.
 
-    ``segment_key``: without suffix. Raises EncryptionKeyMissing, and ValueError if the object was
+    ``segment_key``: without suffix. Raises SegmentUnreadable, and ValueError if the object was
     changed.
     """
     if not is_sealed(data):
@@ -107,26 +110,26 @@ def is_sealed(data: bytes) -> bool:
     return data.startswith(_MAGIC)
 
 
-def key_id_of(data: bytes) -> str:
+def key_id_of(data: bytes, segment_key: str) -> str:
     """Return the id of the key-encryption key in the header of an encrypted auxiliary object.
 
-    Raises ValueError if the header was changed.
+    Raises ObjectVersionUnsupported, and ValueError if the header was changed.
     """
-    return _parsed(data)[0]
+    return _parsed(data, segment_key)[0]
 
 
-def has_active_key(data: bytes, ring: KeyRing) -> bool:
+def has_active_key(data: bytes, segment_key: str, ring: KeyRing) -> bool:
     """Return whether the key in such a header is encrypted with the active key of a ring.
 
-    Raises ValueError if the header was changed.
+    Raises ObjectVersionUnsupported, and ValueError if the header was changed.
     """
-    return ring.is_active(*_parsed(data))
+    return ring.is_active(*_parsed(data, segment_key))
 
 
 def rewrapped(data: bytes, segment_key: str, ring: KeyRing) -> bytes:
     """Return an encrypted auxiliary object for the active key of a ring; only its header differs.
 
-    Raises EncryptionKeyMissing, and ValueError if the object was changed.
+    Raises SegmentUnreadable, and ValueError if the object was changed.
     """
     key = _unwrapped(data, segment_key, ring)
     # Decrypted before it is replaced, so that damage is not given a new header.
@@ -135,20 +138,25 @@ def rewrapped(data: bytes, segment_key: str, ring: KeyRing) -> bytes:
 
 
 def _unwrapped(data: bytes, segment_key: str, ring: KeyRing) -> DataKey:
-    key_id, wrapped = _parsed(data)
+    key_id, wrapped = _parsed(data, segment_key)
     name = _name(segment_key)
     context = _context_of(name) + key_id.encode()
     return DataKey(ring.unwrap(key_id, wrapped, context, segment_key), name)
 
 
-def _parsed(data: bytes) -> tuple[str, bytes]:
-    """Return id of the key-encryption key, and the encrypted data key. Raises ValueError."""
+def _parsed(data: bytes, segment_key: str) -> tuple[str, bytes]:
+    """Return id of the key-encryption key, and the encrypted data key.
+
+    Raises ObjectVersionUnsupported, and ValueError if the header was changed.
+    """
     if len(data) < HEADER_BYTES:
         raise ValueError(f"it ends after {len(data)} bytes, within the header")
     magic, version, padded, wrapped = _FIELDS.unpack_from(data)
     (crc,) = _CRC.unpack_from(data, _FIELDS.size)
     if google_crc32c.value(data[: _FIELDS.size]) != crc:
         raise ValueError("the checksum of its header differs")
+    if magic == _MAGIC and version > _VERSION:
+        raise ObjectVersionUnsupported(segment_key + AUX_SUFFIX, version, _VERSION)
     if magic != _MAGIC or version != _VERSION:
         raise ValueError(f"its header has magic {magic!r} and version {version}")
     return padded.rstrip(b"\0").decode("ascii", "replace"), wrapped

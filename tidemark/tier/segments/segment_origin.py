@@ -16,7 +16,7 @@ from tidemark.ids import id_text, parse_id
 from tidemark.tier.metadata.codec import decode_entry, encode_entry
 from tidemark.tier.metadata.layout import AUX_SUFFIX
 from tidemark.tier.metadata.segment import Digests, SegmentEntry, SegmentState
-from tidemark.tier.segments.auxiliary import AuxCorrupt, unpack_opened
+from tidemark.tier.segments.auxiliary import AuxCorrupt, check_version, unpack_opened
 from tidemark.tier.segments.integrity import digest_of, log_digest
 from tidemark.tier.segments.remote_storage_manager import encode_custom_metadata
 from tidemark.tier.segments.sealing import open_aux
@@ -54,11 +54,13 @@ def read_origin(
     ``keys``: to decrypt it. ``key``: of the segment, without suffix. ``log_bytes``: size of its log
     as listed. Returns the origin, and the entry that a manifest would have for the finished copy.
     None if the copy is not complete, or if the version of Tidemark that made it recorded no origin.
-    Blocks. Raises StoreUnavailable, also if an encryption key is missing.
+    Blocks. Raises StoreUnavailable, which is SegmentUnreadable if its encryption key is missing or
+    its version is newer.
     """
     try:
         data = store.get(key + AUX_SUFFIX).data
         opened = open_aux(data, key, keys)
+        check_version(opened.packed, key)
         aux = unpack_opened(opened, key)
         origin = _decode(aux.origin) if aux.origin else None
     except (ObjectNotFound, ObjectTooLarge, AuxCorrupt, ValueError, KeyError, TypeError):
@@ -88,12 +90,14 @@ def origin_version(stores: Iterable[ObjectStore], keys: KeyRing, key: str) -> in
 
     ``keys``: to decrypt it. ``key``: of the segment, without suffix. 0 if its auxiliary object is
     missing or damaged, because the segment is unreadable then. None if the object records no
-    version. Blocks. Raises StoreUnavailable, also if an encryption key is missing.
+    version. Blocks. Raises StoreUnavailable as :func:`read_origin` does.
     """
     # The bucket of an unnamed segment is not known, so each one is tried.
     for store in stores:
         try:
-            aux = unpack_opened(open_aux(store.get(key + AUX_SUFFIX).data, key, keys), key)
+            opened = open_aux(store.get(key + AUX_SUFFIX).data, key, keys)
+            check_version(opened.packed, key)
+            aux = unpack_opened(opened, key)
         except ObjectNotFound:
             continue
         except (ObjectTooLarge, AuxCorrupt, ValueError):

@@ -39,6 +39,7 @@ from tidemark.tier.stores.objects import (
     OBJECT_BYTES_MAX,
     AlreadyExists,
     DeletesRefused,
+    NotInMemory,
     ObjectInfo,
     ObjectNotFound,
     ObjectTooLarge,
@@ -68,6 +69,11 @@ class DirectoryStore:
 
     def __init__(self, path: Path) -> None:
         self._root = path
+        #: Whether the file system can say what is in memory, None before the first read.
+        #: Network file systems cannot, and opening their files may wait for a server.
+        self._tells_cached: bool | None = None
+        #: Memory into which the event loop reads. The kernel writes to it without page faults.
+        self._read_into = memoryview(b"")
         self._drop_old_temporaries()
 
     def get(self, key: str) -> VersionedObject:
@@ -90,10 +96,50 @@ class DirectoryStore:
     def get_parts(self, key: str, start: int, sizes: Sequence[int]) -> Sequence[bytes]:
         """Return consecutive parts of the object. Each is read into its own memory, not copied."""
         with self._translated(key), self._open(key) as file:
+            if self._tells_cached is None:
+                self._tells_cached = _tells_cached(file)
             ends = accumulate(sizes, initial=start)
             return [
                 _read_fully(file, begin, size) for begin, size in zip(ends, sizes, strict=False)
             ]
+
+    @property
+    def has_page_cache(self) -> bool:
+        """Whether :meth:`get_cached_parts` may find anything."""
+        return bool(self._tells_cached)
+
+    def get_cached_parts(self, key: str, start: int, sizes: Sequence[int]) -> Sequence[bytes]:
+        """Return what :meth:`get_parts` does, on the event loop, if the page cache has it.
+
+        Raises NotInMemory otherwise, also for an error, which :meth:`get_parts` reports.
+        """
+        if not self.has_page_cache:
+            raise NotInMemory
+        descriptor = _open_at_once(self._root, self._parts(key), _HOW_CACHED)
+        if descriptor < 0:
+            raise NotInMemory
+        try:
+            # Another program may have put anything there.
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise NotInMemory
+            return self._read_cached(descriptor, start, sizes)
+        except OSError as error:
+            raise NotInMemory from error
+        finally:
+            os.close(descriptor)
+
+    def _read_cached(self, descriptor: int, start: int, sizes: Sequence[int]) -> Sequence[bytes]:
+        parts = []
+        for size in sizes:
+            if len(self._read_into) < size:
+                self._read_into = memoryview(bytearray(size))
+            part = self._read_into[:size]
+            # Fewer bytes are in memory, or in the file.
+            if os.preadv(descriptor, [part], start, os.RWF_NOWAIT) < size:
+                raise NotInMemory
+            parts.append(bytes(part))
+            start += size
+        return parts
 
     def put(self, key: str, data: bytes) -> None:
         """Write atomically and durably."""
@@ -392,6 +438,19 @@ def _read_fully(descriptor: int, start: int, count: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+def _tells_cached(descriptor: int) -> bool:
+    """Return whether a read of this file can fail instead of waiting (``RWF_NOWAIT``)."""
+    if sys.platform != "linux":
+        return False
+    try:
+        os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
 def _write_bytes(path: Path, data: bytes) -> None:
     _write_parts(path, (data,))
 
@@ -455,19 +514,21 @@ def open_file(root: Path, parts: Sequence[str]) -> Iterator[int]:
 
 
 #: Number of ``openat2``, the same on all architectures, and its arguments: the working directory,
-#: then flags, mode and RESOLVE_NO_SYMLINKS.
-_OPENAT2, _AT_FDCWD, _HOW = 437, -100, struct.pack("=QQQ", _FILE, 0, 0x04)
+#: then flags, mode and RESOLVE_NO_SYMLINKS, or that and RESOLVE_CACHED (Linux 5.12).
+_OPENAT2, _AT_FDCWD = 437, -100
+_HOW, _HOW_CACHED = (struct.pack("=QQQ", _FILE, 0, resolve) for resolve in (0x04, 0x24))
 
 
-def _open_at_once(root: Path, parts: Sequence[str]) -> int:
+def _open_at_once(root: Path, parts: Sequence[str], how: bytes = _HOW) -> int:
     """Return a descriptor of a file below ``root``, whose whole path has no link.
 
-    Negative if that failed for any reason, for example on a kernel before 5.6 or another system.
+    ``how``: with ``_HOW_CACHED`` a path that is not in the kernel's memory is not opened. Negative
+    if that failed for any reason, for example on a kernel before 5.6 or another system.
     """
     if _system_call is None:
         return -1
     path = os.fsencode(root.joinpath(*parts))
-    return _system_call(_OPENAT2, _AT_FDCWD, path, _HOW, len(_HOW))
+    return _system_call(_OPENAT2, _AT_FDCWD, path, how, len(how))
 
 
 def _find_system_call() -> Callable[..., int] | None:

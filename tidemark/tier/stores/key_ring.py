@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from tidemark.reasons import Reason
 from tidemark.tier.stores.aws_kms import KmsKey
 from tidemark.tier.stores.config_fields import InvalidConfig
-from tidemark.tier.stores.objects import StoreUnavailable
+from tidemark.tier.stores.objects import SegmentUnreadable
 
 #: Field with the text, also the key of a Secret; option of a job with the file of the text.
 KEYS_NAME = "encryptionKeys"
@@ -43,11 +43,8 @@ _KEYS_MAX = 100
 _ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{ID_BYTES_MAX - 1}}}")
 
 
-class EncryptionKeyMissing(StoreUnavailable):
-    """No key of the ring has the id that a segment names, or that key has other bytes.
-
-    The segment itself is not known to be damaged.
-    """
+class EncryptionKeyMissing(SegmentUnreadable):
+    """No key of the ring has the id that a segment names, or that key has other bytes."""
 
     def __init__(self, key_id: str, what: str, *, has_other_bytes: bool = False) -> None:
         problem = "which is not among the encryption keys of the remote storage"
@@ -58,7 +55,6 @@ class EncryptionKeyMissing(StoreUnavailable):
             "the bytes of that time, to the Secret of encryptionKeysSecretRef. A job needs the "
             f"file with it ({KEYS_OPTION}, --encryption-keys). Meanwhile nothing is lost",
             reason=Reason.ENCRYPTION_KEY_MISSING,
-            retriable=False,
         )
 
 

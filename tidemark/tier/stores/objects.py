@@ -72,6 +72,17 @@ class StoreUnavailable(StoreError):
         self.retriable = retriable
 
 
+class SegmentUnreadable(StoreUnavailable):
+    """This process cannot read a segment that is not known to be damaged."""
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message, reason=reason, retriable=False)
+
+
+class NotInMemory(Exception):
+    """The data is not certain to be in memory: repeat the read in a thread, which may wait."""
+
+
 class DeletesRefused(StoreUnavailable):
     """The store refused to delete some objects and deleted the others.
 

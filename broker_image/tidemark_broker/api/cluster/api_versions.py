@@ -28,12 +28,14 @@ Behaviour:
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.update_features.v2 import request as v2
 
+from tidemark.wire.framing import body_pieces, response_pieces
 from tidemark.wire.users import Operation, ResourceType
 from tidemark_broker.api.schema import ThrottledAnswer
 from tidemark_broker.api.table import Api, Call
@@ -93,22 +95,45 @@ def api_of(
 ) -> Api[ApiVersionsRequest, ApiVersionsResponse]:
     """Return the ApiVersions Api, whose handler advertises the Apis of ``table``.
 
-    The table may be completed later, since it contains ApiVersions itself.
+    The table may be completed until the first request, since it contains ApiVersions itself.
     """
 
     async def handle(request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
-        # Clients before version 3 send no software name.
-        error = ErrorCode.none
-        if call.version >= 3 and not (
-            _SOFTWARE.fullmatch(request.client_software_name)
-            and _SOFTWARE.fullmatch(request.client_software_version)
-        ):
-            error = ErrorCode.invalid_request
-        elif call.version >= 3:
-            call.client.software = request.client_software_name
-        return answer(table, error, call.version)
+        return answer(table, _record_software(request, call), call.version)
 
-    return Api(handle, versions=(0, 4))
+    # Each connection begins with this request. Table and features never change, so a response is
+    # encoded once for each version. ``handle`` builds a throttled one.
+    @cache
+    def encoded(version: int) -> bytes:
+        response = answer(table, ErrorCode.none, version)
+        return b"".join(body_pieces(response, api.answer_type(version)))
+
+    def begin(request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse | bytes:
+        error = _record_software(request, call)
+        if error is not ErrorCode.none:
+            return answer(table, error, call.version)
+        version = call.version
+        (frame,) = response_pieces(
+            [encoded(version)], call.correlation_id, api.answer_type(version)
+        )
+        return frame
+
+    api = Api(handle, versions=(0, 4), begin=begin)
+    return api
+
+
+def _record_software(request: ApiVersionsRequest, call: Call) -> ErrorCode:
+    """Record the client's library. Return INVALID_REQUEST for an illegal name or version."""
+    # Clients before version 3 send no software name.
+    if call.version < 3:
+        return ErrorCode.none
+    if not (
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
+    ):
+        return ErrorCode.invalid_request
+    call.client.software = request.client_software_name
+    return ErrorCode.none
 
 
 def answer(

@@ -41,6 +41,7 @@ Behaviour:
 - A heartbeat succeeds while the group is being loaded, as in Kafka.
 """
 
+import math
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -76,8 +77,6 @@ _ID_FIRST_SINCE, _NULL_SINCE, _SKIP_SINCE = 4, 7, 9
 _CLIENT_ID_MAX = 255
 #: Protocols of one member. Clients have a handful of assignors.
 PROTOCOLS_MAX = 100
-#: Upper bound of a wait, longer than any rebalance.
-_WAIT_MAX_S = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +118,7 @@ async def join(request: JoinGroupRequest, call: Call) -> JoinGroupResponse:
             # The request object is created by the coordinator, since its answer callback ends the
             # wait.
             answer = await call.services.groups.join(
-                lambda deliver: _join_request(request, call, deliver), call.wait_s(_WAIT_MAX_S)
+                lambda deliver: _join_request(request, call, deliver), call.wait_s(math.inf)
             )
         except CoordinatorError as error:
             answer = _not_joined(request, error.error_code)
@@ -222,9 +221,8 @@ async def sync(request: SyncGroupRequest, call: Call) -> SyncGroupResponse:
     if not request.group_id:
         return SyncGroupResponse(error_code=ErrorCode.invalid_group_id)
     try:
-        # The wait is bounded only against leaks; the group itself ends it much earlier.
         answer = await call.services.groups.sync(
-            lambda deliver: _sync_request(request, deliver), call.wait_s(_WAIT_MAX_S)
+            lambda deliver: _sync_request(request, deliver), call.wait_s(math.inf)
         )
     except CoordinatorError as error:
         return SyncGroupResponse(error_code=error.error_code)

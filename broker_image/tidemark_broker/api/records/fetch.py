@@ -113,7 +113,8 @@ class FetchParams:
 
     ``leader_only``: followers do not serve reads. ``rack``: rack of a client that should be
     redirected to a replica there. ``remote_readers``: replicas that serve it what only the tier
-    has, None for the leader alone. ``read_committed``: the isolation level.
+    has, None for the leader alone. ``read_committed``: the isolation level. ``for_socket``: only
+    the kernel reads the records, since the connection has no TLS.
     """
 
     max_bytes: int
@@ -123,6 +124,7 @@ class FetchParams:
     rack: str = ""
     remote_readers: RemoteReaders | None = None
     read_committed: bool = False
+    for_socket: bool = False
 
 
 async def handle(request: FetchRequest, call: Call) -> FetchResponse:
@@ -155,6 +157,7 @@ async def handle(request: FetchRequest, call: Call) -> FetchResponse:
         rack=rack_of(call, request.rack_id),
         remote_readers=None if leader_only else remote_readers_of(call, request.rack_id),
         read_committed=request.isolation_level == READ_COMMITTED,
+        for_socket=call.client.is_plaintext,
     )
     checked = await _checked(context.requests, call)
     # A Reader has no replica. A client that cannot be redirected receives an error below.
@@ -167,9 +170,8 @@ async def handle(request: FetchRequest, call: Call) -> FetchResponse:
     if any(read.result.from_disk or read.result.remote for read in reads):
         await _read_from_disk(reads)
         await read_remote(reads, call.services, deadline_s)
-        # Leadership may have been lost meanwhile, and a deposed leader must not answer with
-        # records.
-        _check_replicas(reads, call.services, params)
+        # What was read before the wait may have been deleted during it.
+        _discard_unservable(reads, call.services, params)
         call.memory.set_reserved(total_bytes(reads))
     # The quota counts what is sent. A throttled client was given less room above.
     if call.quotas is not None:
@@ -274,14 +276,18 @@ async def read_until_enough(
     """
     wished = min(params.max_bytes, sum(max(0, one.max_bytes) for one in requests))
     now, memory = asyncio.get_running_loop().time, call.memory
-    deadline = now() + params.max_wait_s
+    deadline, turns = now() + params.max_wait_s, call.services.read_turns
     while True:
+        # Requests of others are served between the large reads of many consumers.
+        await turns.take()
         # A negative limit is the client's error and is answered by the read, so it takes no memory.
         granted = memory.grant(wished) if wished >= 0 else wished
         reads = await _read_all(requests, call, params, granted)
+        found_bytes = total_bytes(reads)
+        turns.use(found_bytes)
         memory.set_reserved(sum(map(_found_bytes, reads)))
         # The answer may get less memory than min_bytes, and must not wait for more than fits.
-        missing = min(params.min_bytes, granted) - total_bytes(reads)
+        missing = min(params.min_bytes, granted) - found_bytes
         left_s = deadline - now()
         if missing <= 0 or left_s <= 0 or not reads or any(read.settled for read in reads):
             return reads
@@ -401,6 +407,7 @@ async def _read_all(
                 leader_only=params.leader_only,
                 remote_on_follower=params.remote_readers is not None,
                 read_committed=params.read_committed,
+                for_socket=params.for_socket,
             )
             if limit < 0 and (result.data or result.from_disk or result.remote):
                 # Kafka's LogSegment throws IllegalArgumentException if there is data to read.
@@ -480,17 +487,23 @@ async def _fill_from_disk(read: Read) -> None:
         read.result = await consumer_reads.read_from_disk(read.partition, read.result)
 
 
-def _check_replicas(reads: Sequence[Read], services: HandlerServices, params: FetchParams) -> None:
-    """Discard the records of partitions that this broker may no longer serve.
+def _discard_unservable(
+    reads: Sequence[Read], services: HandlerServices, params: FetchParams
+) -> None:
+    """Discard records that this broker may no longer serve.
 
     A wait for the disk or the tier may outlast the leadership, or the lease of a stalled leader.
+    Meanwhile a deletion of records that were read before may have been acknowledged.
     """
     for read in reads:
-        if read.partition is None:
+        partition = read.partition
+        if partition is None:
             continue
-        error = _may_read(read.partition, params)(read.request.current_leader_epoch)
+        error = _may_read(partition, params)(read.request.current_leader_epoch)
         if error is not ErrorCode.none:
             read.result = _with_leader(FetchResult(error=error), read.request, services)
+        elif read.result.data and read.request.offset < partition.log_start_offset:
+            read.result = consumer_reads.out_of_range(partition)
 
 
 def _may_read(partition: Partition, params: FetchParams) -> Callable[[int], ErrorCode]:

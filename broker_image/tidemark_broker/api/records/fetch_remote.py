@@ -52,9 +52,11 @@ async def read_remote(
         async with asyncio.TaskGroup() as group:
             for read, need in needed:
                 group.create_task(_fill(read, need, services.replicas.remote, deadline_s))
-    # The slowest read may have taken long, and the results of the others waited for it.
-    for read, need in needed:
-        read.result = _still_valid(read, need)
+    # The slowest read may have taken long, and the results of the others waited for it. The handler
+    # checks the leadership and the log start of all partitions afterwards. Reads of the tier also
+    # need a follower whose log start is recent, as when they began.
+    for read, _ in needed:
+        read.result = _redirected_if_outdated(read)
     # Each read returns at least one whole batch, so together they may exceed the limit.
     keep_to_limits(reads, needed)
 
@@ -119,14 +121,11 @@ async def _read(
     return local._replace(data=found.data, aborted=found.aborted)
 
 
-def _still_valid(read: Read, need: RemoteFetchNeed) -> FetchResult:
-    """Return the result, or that of a new read if its records may have been deleted meanwhile."""
+def _redirected_if_outdated(read: Read) -> FetchResult:
+    """Return the result, or a redirection from a follower that cannot know what is deleted."""
     partition = read.partition
     if partition is None or read.result.error is not ErrorCode.none:
         return read.result
-    if need.offset < partition.log_start_offset:
-        return _failed(partition, ErrorCode.offset_out_of_range)
-    # A follower must have received the log start recently, as when the read began.
     if not (partition.is_leader or partition.has_leader_contact):
         return consumer_reads.to_leader(partition)
     return read.result

@@ -67,7 +67,7 @@ class PartitionData:
     current_leader: LeaderIdAndEpoch = NO_LEADER
     aborted_transactions: tuple[AbortedTransaction, ...] | None
     preferred_read_replica: int = -1
-    records: bytes | SplitBytes
+    records: bytes | memoryview | SplitBytes
 
 
 @dataclass(slots=True, kw_only=True)

@@ -168,11 +168,11 @@ def redirected_remote(
     dedicated = readers_for(call)
     racks = _racks(call.services.cluster, able | dedicated | {own}, call.client.listener)
     nodes = serving_replicas(readers, racks=racks, own=own, dedicated=dedicated)
-    node = call.services.remote_read_turns.next(nodes, own)
+    node = call.services.remote_read_rotation.next(nodes, own)
     call.client.assign_here(key, now_s + (STAY_S if node == own else RETURN_S))
     if node == own:
         return None
-    call.services.remote_read_turns.redirects += 1
+    call.services.remote_read_rotation.redirects += 1
     return consumer_reads.redirection(partition, node)
 
 

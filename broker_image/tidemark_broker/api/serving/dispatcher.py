@@ -184,10 +184,19 @@ class Dispatcher:
         # place is taken now: a later request may be served before this coroutine starts.
         if client.has_quotas or client.order:
             return self.serve(frame, memory, client, client.order.take())
-        call = Call(self._services, version, client, memory, frame_bytes=len(frame))
+        call = Call(
+            self._services,
+            version,
+            client,
+            memory,
+            frame_bytes=len(frame),
+            correlation_id=correlation_id,
+        )
         # Most requests of a client without linger are the same but for their records.
         repeats, repeated = api.repeats, None
         answer: Any = None
+        # Only Produce has ``repeats``. A second Api with it would need its own ``client.repeats``,
+        # because a look-up does not compare the key.
         if repeats is not None:
             repeated = client.repeats.find(frame, version)
             if repeated is not None:
@@ -277,6 +286,7 @@ class Dispatcher:
             place=client.order.take() if place is None and api.in_order else place,
             frame_bytes=len(frame),
             client_id=peek_client_id(frame) if api.by_client_id else "",
+            correlation_id=correlation_id,
         )
         spent = _ignore if quotas is None else quotas.add_time
         # The number of large responses that are built at a time is limited. This does not apply

@@ -94,6 +94,7 @@ class ConnectionSessions:
             principal=who,
             sasl=sasl,
             mute=connection.mute,
+            is_plaintext=not self._listener.protocol.is_tls,
         )
         connection.mute_before_first(client.mute_before_first_s)
         return client

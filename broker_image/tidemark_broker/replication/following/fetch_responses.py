@@ -132,7 +132,8 @@ def records(
         )
     except (OffsetOutOfRange, StorageError) as error:
         return _unreadable(partition, error)
-    return answer(partition, ErrorCode.none, records=read.data)
+    # No copy: only reads for a socket return a view.
+    return answer(partition, ErrorCode.none, records=bytes(read.data))
 
 
 async def records_on_disk(
@@ -159,7 +160,7 @@ async def records_on_disk(
     error = partition.check_leader(requested.current_leader_epoch)
     if error is not ErrorCode.none:
         return answer(partition, error)
-    return answer(partition, ErrorCode.none, records=read.data)
+    return answer(partition, ErrorCode.none, records=bytes(read.data))
 
 
 def _unreadable(partition: Partition, error: OffsetOutOfRange | StorageError) -> ReplicaFetchResult:

@@ -100,6 +100,7 @@ def fetch(
     leader_only: bool = True,
     remote_on_follower: bool = False,
     read_committed: bool = False,
+    for_socket: bool = False,
 ) -> FetchResult:
     """Fetch one partition for a consumer from the page cache, without waiting for a disk.
 
@@ -110,7 +111,7 @@ def fetch(
     With ``min_one`` the first batch is returned whatever its size. ``leader_only``: False permits
     followers to serve the fetch (KIP-392), and ``remote_on_follower`` to read the tier for it. With
     ``read_committed`` the records end at the last stable offset (KIP-98). Epochs of -1 are unknown
-    and not checked.
+    and not checked. ``for_socket``: only the kernel reads the records (:meth:`Segment.mapped`).
     """
     check = partition.check_leader if leader_only else partition.check_replica
     error = check(current_leader_epoch)
@@ -125,7 +126,7 @@ def fetch(
         if diverging is not None:
             return empty_answer(partition)._replace(diverging=diverging)
     if not log.log_start_offset <= offset <= log.next_offset:
-        return _out_of_range(partition)
+        return out_of_range(partition)
     # Local retention has deleted the local copy, but the tier may have the records (KIP-405).
     if offset < log.local_log_start_offset:
         # An outdated follower could serve records whose deletion was acknowledged.
@@ -142,7 +143,8 @@ def fetch(
     answer = empty_answer(partition)
     need = DiskReadNeed(offset, max_bytes, min_one, read_committed)
     try:
-        data, aborted = _read(log, need, reading.read_cached, aborted_max=_ABORTED_MAX)
+        read = partial(reading.read_cached, for_socket=for_socket)
+        data, aborted = _read(log, need, read, aborted_max=_ABORTED_MAX)
         return answer._replace(data=data, aborted=aborted)
     except NotCached:
         return answer._replace(from_disk=need)
@@ -185,7 +187,8 @@ def to_leader(partition: Partition) -> FetchResult:
     return redirection(partition, partition.leader_id)
 
 
-def _out_of_range(partition: Partition) -> FetchResult:
+def out_of_range(partition: Partition) -> FetchResult:
+    """Return the result for an offset that the log does not have."""
     # A follower cannot know whether an offset outside its log is invalid, so the leader decides.
     if not partition.is_leader:
         return to_leader(partition)
@@ -197,7 +200,7 @@ def _not_here(partition: Partition, offset: int, max_bytes: int) -> FetchResult:
     contains it.
     """
     if not partition.log.log_start_offset <= offset or not partition.tiering.reads_tier:
-        return _out_of_range(partition)
+        return out_of_range(partition)
     need = RemoteFetchNeed(offset=offset, max_bytes=max_bytes)
     return empty_answer(partition)._replace(remote=need)
 
@@ -215,7 +218,7 @@ def _read(
     read: Callable[..., ReadResult],
     *,
     aborted_max: int | None = None,
-) -> tuple[bytes, Sequence[AbortedTxn]]:
+) -> tuple[bytes | memoryview, Sequence[AbortedTxn]]:
     """Return records, and the aborted transactions that they may be part of.
 
     ``read``: :func:`reading.read`, which blocks, or :func:`reading.read_cached`. Raises

@@ -7,7 +7,6 @@ producer. So the compiler runs in a process of its own with a time limit.
 import importlib
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -19,6 +18,7 @@ from google.protobuf.descriptor_pool import Default as default_pool
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
+from tidemark.scratch import ScratchFolder
 from tidemark_avro.column_rules import SchemaRefused
 
 SET_BYTES_MAX = 4 * 1024 * 1024
@@ -139,8 +139,7 @@ def compiled(text: str, imports: Mapping[str, str] | None = None) -> Messages:
     sources = {**(imports or {}), _NAME: text}
     if sum(len(text.encode()) for text in sources.values()) > TEXT_BYTES_MAX:
         raise SchemaRefused(f"the schema has more than {TEXT_BYTES_MAX} bytes")
-    with tempfile.TemporaryDirectory(prefix="tidemark-proto-") as name:
-        folder = Path(name)
+    with ScratchFolder("proto") as folder:
         for file_name, source in sources.items():
             # Names come from the registry and must not lead out of the temporary folder.
             pure = PurePosixPath(file_name)
@@ -163,8 +162,8 @@ def _protoc(folder: Path, name: str) -> Messages:
     Raises :class:`SchemaRefused`.
     """
     # ``--include_imports`` adds the descriptors of imported files to the output.
-    with tempfile.TemporaryDirectory(prefix="tidemark-protoc-") as scratch:
-        output = Path(scratch) / "set"
+    with ScratchFolder("protoc") as scratch:
+        output = scratch / "set"
         command = [
             *(sys.executable, "-m", "grpc_tools.protoc", "--include_imports"),
             *(f"--proto_path={folder}", f"--proto_path={files('grpc_tools') / '_proto'}"),
