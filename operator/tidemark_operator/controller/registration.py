@@ -342,9 +342,10 @@ def removal_blockers(draft: Draft, node_id: int) -> list[RowKey]:
 def _has_enough_copies_without(draft: Draft, row: PartitionRow, node_id: int) -> bool:
     if draft.is_in_doubt(row.key):
         return False
-    proven = set(row.isr + row.elr)
-    others = proven - {node_id}
-    enough = node_id not in proven or len(others) >= draft.state.min_isr(row)
+    others = set(row.isr + row.elr) - {node_id}
+    # An unproven copy counts too: another broker may have lost its tail in a crash that is not
+    # known yet, because it has not registered again.
+    enough = node_id not in row.holders or len(others) >= draft.state.min_isr(row)
     return enough and has_live_copy(draft, row.key, without=node_id)
 
 

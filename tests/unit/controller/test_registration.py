@@ -230,13 +230,16 @@ def test_broker_needed_for_min_isr_cannot_be_removed() -> None:
         brokers=[broker(1, fenced=True), broker(2)],
         topics=[topic(config={"min.insync.replicas": "2"})],
         rows=[
-            # In the ISR's place as eligible replica, out of every set, and with enough others.
+            # In the ISR's place as eligible replica, out of every set, with enough others, and
+            # unproven: the leader may have crashed, too, and not be fenced yet.
             row((2, 1, -1), isr=(2,), elr=(1,), partition=0),
             row((2, 1, -1), isr=(2,), partition=1),
             row((2, 3, 1), isr=(2, 3), partition=2),
+            row((2, 1, -1), isr=(2,), last_known_elr=(1,), partition=3),
         ],
     )
-    assert registration.removal_blockers(world.draft(), 1) == [(numbered_uuid(1), 0)]
+    needed = [(numbered_uuid(1), 0), (numbered_uuid(1), 3)]
+    assert registration.removal_blockers(world.draft(), 1) == needed
 
 
 def test_a_removed_broker_leaves_placeholders_behind() -> None:
