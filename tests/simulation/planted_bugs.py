@@ -514,12 +514,11 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a partition is rebuilt from the first report",
-        BACKUPS,
+        TORN,
         frozenset({"24", "1", "convergence"}),
         replaced(
             "tidemark_operator.controller.rebuilding._Rebuilding._needed", lambda *_: set[int]()
         ),
-        first=20,
     ),
     Bug(
         "a partition in doubt loses its place",
