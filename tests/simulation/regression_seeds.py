@@ -8,7 +8,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from tests.simulation.cluster import BACKUPS, DOWN, MOVES, TORN, Profile
-from tests.simulation.planted_bugs import TIERED_POWER
+from tests.simulation.planted_bugs import MOVING, TIERED_POWER
 
 DEFAULT = Profile()
 #: Runs of a few thousand steps: many of them are part of `make test`.
@@ -171,5 +171,12 @@ KEPT: tuple[Kept, ...] = (
         "whole was taken for a proof (planted: the rule is in force)",
         "tests/unit/controller/test_rebuilding.py",
         TORN,
+    ),
+    Kept(
+        0,
+        "a broker without proof was removed, and the leader, which had lost its tail, was not "
+        "known to have restarted",
+        "tests/unit/controller/test_registration.py",
+        MOVING,
     ),
 )
