@@ -3,9 +3,9 @@
 A read of what is in memory runs on the event loop, because a hand-over to a thread takes more
 processor time. All others run in the fetcher's pool. Requests wait for them in the purgatory, where
 a disablement with Delete ends the wait. A read that takes longer than its request continues for the
-next one (``read_jobs``). Data that differs from what was copied is never returned, and the
-partition's status reports it (``damages``). For sequential readers data is loaded in advance
-(``read_ahead``), by threads that no request needs.
+next one (``read_jobs``). Data that differs from what was copied is never returned. The partition's
+status reports it, and it is read again after a pause only (``damages``). For sequential readers
+data is loaded in advance (``read_ahead``), by threads that no request needs.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from tidemark.backoff import Backoff
 from tidemark.lru import Lru
 from tidemark.metrics import tier_table
 from tidemark.reasons import Reason
@@ -96,7 +97,7 @@ class RemoteFetcher:
         #: Number of calls in the pool that load data in advance.
         self._loads_in_advance = 0
         #: Objects that reads have found damaged or missing, for the partitions' status.
-        self.damages = Damages()
+        self.damages = Damages(shared.settings.request_backoff, shared.context.monotonic)
         #: Reads in progress, and results that came after their request had timed out.
         self._jobs: ReadJobs[Any] = ReadJobs(
             shared.pools.fetcher,
@@ -299,8 +300,7 @@ class RemoteFetcher:
             tier = self._shared.guard.tier()
             job: Job[R] = self._jobs.join(key, lambda: work(tier))
         except (StoreError, ThreadsBusy) as error:
-            self._shared.metrics.add(tier_table.FETCH_ERRORS)
-            raise RemoteUnavailable(str(error)) from error
+            raise self._unavailable(partition, offset, error) from error
         try:
             await self._wait(partition, job, deadline_s, offset)
         finally:
@@ -321,9 +321,18 @@ class RemoteFetcher:
         except Abandoned:
             raise TimeoutError from None
         except (StoreError, ManifestError, OSError) as error:
-            self._shared.metrics.add(tier_table.FETCH_ERRORS)
             self._shared.guard.suspect(error)
-            raise RemoteUnavailable(str(error)) from error
+            raise self._unavailable(partition, offset, error) from error
+
+    def _unavailable(
+        self, partition: TieredPartition, offset: int, error: Exception
+    ) -> RemoteUnavailable:
+        """Count and log a failed read; return its error for the request handlers."""
+        self._shared.metrics.add(tier_table.FETCH_ERRORS)
+        # An unreadable segment was logged when it was found.
+        if not isinstance(error, SegmentUnreadable):
+            logger.warning("%s: reading the tier from offset %d: %s", partition.tp, offset, error)
+        return RemoteUnavailable(str(error))
 
     async def _wait(
         self, partition: TieredPartition, job: Job[R], deadline_s: float, offset: int
@@ -378,8 +387,13 @@ class RemoteFetcher:
         except ObjectNotFound as error:
             # A fresh manifest names an object that does not exist: this is damage.
             entry = fresh.find(offset)
-            if entry is not None and self.damages.miss(partition.key, entry, offset, str(error)):
-                logger.error("%s: %s", partition.tp, error)  # noqa: TRY400 - the message says it all
+            if entry is not None:
+                text = (
+                    f"{error}, but the manifest names it: restore the object from a copy, or give "
+                    "up its records with a RecordDeletion before offset "
+                    f"{entry.end_offset_inclusive + 1}"
+                )
+                self._record(partition, entry, Reason.REMOTE_OBJECT_MISSING, text)
             raise
 
     def _fresh(self, tier: Tier, partition: TieredPartition) -> Snapshot:
@@ -434,15 +448,17 @@ class RemoteFetcher:
 
         The damage may have been in the cache or in transit. If the second attempt fails too, it is
         in the store: the damage of ``offset`` is recorded for the partition's status, and
-        ObjectDamaged is raised. SegmentUnreadable is recorded and raised, too.
+        ObjectDamaged is raised. SegmentUnreadable is recorded and raised, too. During the pause
+        after a failure, its error is raised again without a read.
         """
+        # Clients repeat a failed request at once, and each request to the store has its price.
+        self.damages.check(partition.key, entry, offset)
         try:
             return read(SegmentReader(tier, self.caches, entry))
         except ObjectDamaged as error:
             logger.info("%s: reading once more: %s", partition.tp, error)
         except SegmentUnreadable as error:
-            if self.damages.record(partition.key, entry, offset, error.reason, str(error)):
-                logger.error("%s: %s", partition.tp, error)  # noqa: TRY400 - the message says it all
+            self._record(partition, entry, error.reason, str(error))
             raise
         # The second attempt must not use the cached copy.
         self.caches.forget(entry.segment_id)
@@ -450,9 +466,22 @@ class RemoteFetcher:
             return read(SegmentReader(tier, self.caches, entry))
         except ObjectDamaged as error:
             self.caches.forget(entry.segment_id)
-            if self.damages.record(partition.key, entry, offset, TIER_INTEGRITY, str(error)):
-                logger.error("%s: %s", partition.tp, error)  # noqa: TRY400 - the message says it all
+            # Without its auxiliary object no record of a segment can be read.
+            at = None if error.key == entry.aux_key else offset
+            self._record(partition, entry, TIER_INTEGRITY, str(error), at)
             raise
+
+    def _record(
+        self,
+        partition: TieredPartition,
+        entry: SegmentEntry,
+        reason: str,
+        message: str,
+        offset: int | None = None,
+    ) -> None:
+        """Record a failed read of a segment, and log the first one; see :meth:`Damages.record`."""
+        if self.damages.record(partition.key, entry, offset, reason, message):
+            logger.error("%s: %s", partition.tp, message)
 
     def _by_timestamp(
         self,
@@ -642,53 +671,94 @@ def _next_not_older(
 #
 # Objects are only examined by reads, so this is what reads have found. A partition's status reports
 # it until the records expire or a read of that place succeeds, since only an administrator can
-# repair it.
+# repair it. Reads of that place are attempted with growing pauses in between.
 
-#: Limit of remembered segments for each partition, and of partitions.
-_SEGMENTS_MAX = 16
+#: Limit of remembered places for each partition, and of partitions.
+_PLACES_MAX = 16
 _PARTITIONS_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class _Damage:
+    """Failed reads of a segment at ``offset``, None if no record of it can be read.
+
+    ``backoff``: the pause before the next attempt.
+    """
+
     entry: SegmentEntry
-    offset: int
+    offset: int | None
     reason: str
     message: str
+    backoff: Backoff
+
+    @property
+    def place(self) -> tuple[uuid.UUID, int | None]:
+        return self.entry.segment_id, self.offset
+
+    def is_disproved_by(self, entry: SegmentEntry, start_offset: int, next_offset: int) -> bool:
+        """Return whether a successful read of the segment's offsets shows that it is repaired."""
+        if self.entry.segment_id != entry.segment_id:
+            return False
+        # A good read of another part of the segment proves nothing about this one.
+        return self.offset is None or start_offset <= self.offset < next_offset
 
 
 class Damages:
-    """Damaged, missing and unreadable segments by topic id and partition. Safe between threads."""
+    """Damaged, missing and unreadable segments by topic id and partition. Safe between threads.
 
-    def __init__(self) -> None:
-        self._found: Lru[TopicIdPartition, dict[uuid.UUID, _Damage]] = Lru(_PARTITIONS_MAX)
+    ``backoff``: pauses between reads of the same place. ``clock`` returns monotonic seconds.
+    """
+
+    def __init__(self, backoff: Backoff, clock: Callable[[], float]) -> None:
+        self._backoff = backoff
+        self._clock = clock
+        self._found: Lru[TopicIdPartition, dict[tuple[uuid.UUID, int | None], _Damage]] = Lru(
+            _PARTITIONS_MAX
+        )
         self._lock = ordered_lock(LockRank.LEAF)
 
-    def miss(self, key: TopicIdPartition, entry: SegmentEntry, offset: int, message: str) -> bool:
-        """Record a missing object of the segment, though the newest manifest names it.
-
-        Return whether it is new.
-        """
-        text = (
-            f"{message}, but the manifest names it: restore the object from a copy, or give up its "
-            f"records with a RecordDeletion before offset {entry.end_offset_inclusive + 1}"
-        )
-        return self.record(key, entry, offset, Reason.REMOTE_OBJECT_MISSING, text)
-
     def record(
-        self, key: TopicIdPartition, entry: SegmentEntry, offset: int, reason: str, message: str
+        self,
+        key: TopicIdPartition,
+        entry: SegmentEntry,
+        offset: int | None,
+        reason: str,
+        message: str,
     ) -> bool:
-        """Record that a read of the segment at ``offset`` failed. Return whether that is new."""
+        """Record that a read of the segment failed. Return whether it is the segment's first one.
+
+        ``offset``: first offset of the read, None if no record of the segment can be read.
+        """
         with self._lock:
             of_partition = self._found.get(key) or {}
-            known = entry.segment_id in of_partition
-            of_partition[entry.segment_id] = _Damage(entry, offset, reason, message)
+            is_new = all(entry.segment_id != segment_id for segment_id, _ in of_partition)
+            known = of_partition.get((entry.segment_id, offset))
+            backoff = (known.backoff if known else self._backoff).failed(self._clock())
+            damage = _Damage(entry, offset, reason, message, backoff)
+            of_partition[damage.place] = damage
             # A status can show only one of them, so a few suffice.
-            if len(of_partition) > _SEGMENTS_MAX:
+            if len(of_partition) > _PLACES_MAX:
                 del of_partition[next(iter(of_partition))]
             self._found.put(key, of_partition)
             self._found.evict()
-        return not known
+        return is_new
+
+    def check(self, key: TopicIdPartition, entry: SegmentEntry, offset: int) -> None:
+        """Raise the error of the last read at ``offset`` if the pause after it is not over.
+
+        Raises ObjectDamaged and SegmentUnreadable.
+        """
+        if not self._found:
+            return
+        with self._lock:
+            of_partition = self._found.get(key) or {}
+            for place in ((entry.segment_id, None), (entry.segment_id, offset)):
+                damage = of_partition.get(place)
+                if damage is None or damage.backoff.ready(self._clock()):
+                    continue
+                if damage.reason == TIER_INTEGRITY:
+                    raise ObjectDamaged(damage.message)
+                raise SegmentUnreadable(damage.message, reason=damage.reason)
 
     def sound(
         self, key: TopicIdPartition, entry: SegmentEntry, start_offset: int, next_offset: int
@@ -697,10 +767,9 @@ class Damages:
         if not self._found:
             return
         with self._lock:
-            damage = (self._found.get(key) or {}).get(entry.segment_id)
-            # A good read of another part of the segment proves nothing about this one.
-            if damage is not None and start_offset <= damage.offset < next_offset:
-                self._drop(key, entry)
+            for damage in tuple((self._found.get(key) or {}).values()):
+                if damage.is_disproved_by(entry, start_offset, next_offset):
+                    self._drop(key, damage)
 
     def failure(
         self, key: TopicIdPartition, is_live: Callable[[SegmentEntry], bool]
@@ -713,7 +782,7 @@ class Damages:
             for damage in tuple((self._found.get(key) or {}).values()):
                 if is_live(damage.entry):
                     return TierFailure(damage.reason, damage.message)
-                self._drop(key, damage.entry)
+                self._drop(key, damage)
         return None
 
     def forget(self, key: TopicIdPartition) -> None:
@@ -721,8 +790,8 @@ class Damages:
         with self._lock:
             self._found.pop(key)
 
-    def _drop(self, key: TopicIdPartition, entry: SegmentEntry) -> None:
+    def _drop(self, key: TopicIdPartition, damage: _Damage) -> None:
         of_partition = self._found.get(key) or {}
-        of_partition.pop(entry.segment_id, None)
+        of_partition.pop(damage.place, None)
         if not of_partition:
             self._found.pop(key)

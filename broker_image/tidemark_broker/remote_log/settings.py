@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from tidemark.backoff import Backoff
 from tidemark.configuration.broker_keys import (
     CHUNK_CACHE_PATH,
     CUSTOM_METADATA_MAX_BYTES,
@@ -75,6 +76,12 @@ class RemoteSettings:
                 f"{CHUNK_CACHE_PATH}, the directory of the cache"
             )
         return settings
+
+    @property
+    def request_backoff(self) -> Backoff:
+        """Pauses between attempts that clients wait for: at most 10 s by default."""
+        most_s = max(self.backoff_s, min(self.backoff_max_s, 10.0))
+        return Backoff(first_s=self.backoff_s, most_s=most_s)
 
     @property
     def read_ahead_total_bytes(self) -> int:

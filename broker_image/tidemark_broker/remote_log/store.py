@@ -14,7 +14,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tidemark.backoff import Backoff
 from tidemark.reasons import Reason
 from tidemark.tier.conditional_writes import check_conditional_writes
 from tidemark.tier.identity import ensure_identity
@@ -180,11 +179,11 @@ class StoreGuard:
             self._watcher = self._loop.create_task(self._run(), name="remote store watcher")
 
     async def _run(self) -> None:
-        backoff = self._fresh_backoff()
+        backoff = self._settings.request_backoff
         while True:
             self._wake_up.clear()
             if await self._check():
-                backoff, pause_s = self._fresh_backoff(), self._settings.interval_s
+                backoff, pause_s = self._settings.request_backoff, self._settings.interval_s
             else:
                 now_s = self._monotonic()
                 backoff = backoff.failed(now_s)
@@ -195,12 +194,6 @@ class StoreGuard:
         """Sleep until the time is over or a check is requested, with a minimum pause."""
         await asyncio.sleep(min(_CHECK_PAUSE_S, seconds))
         await set_within(self._wake_up, max(0.0, seconds - _CHECK_PAUSE_S))
-
-    def _fresh_backoff(self) -> Backoff:
-        return Backoff(
-            first_s=self._settings.backoff_s,
-            most_s=max(self._settings.backoff_s, min(self._settings.backoff_max_s, 10.0)),
-        )
 
     async def _check(self) -> bool:
         """Verify the store's identity and conditional writes; return False to retry with backoff.

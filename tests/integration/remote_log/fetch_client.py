@@ -1,5 +1,6 @@
 """A client that fetches and looks up offsets over a socket, as consumers do."""
 
+import asyncio
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -26,6 +27,15 @@ class TierClient:
         )
         assert answer.error_code is ErrorCode.none
         return list(answer.responses[0].partitions)
+
+    async def repaired(self, offset: int) -> Any:
+        """Fetch from a repaired segment of partition 0 once the pause of its failure is over."""
+        async with asyncio.timeout(10):
+            (part,) = await self.fetch(offset)
+            while part.error_code is not ErrorCode.none:
+                (part,) = await self.fetch(offset)
+                await asyncio.sleep(0.02)
+        return part
 
     async def introduce(self, software: str) -> None:
         """Name the client's library, as clients do first."""

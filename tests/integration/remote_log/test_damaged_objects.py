@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from kio.schema.errors import ErrorCode
 from tests.integration.remote_log.conftest import MakeClient
 from tests.integration.remote_log.fetch_client import TierClient, offsets_of
 from tests.integration.remote_log.tiered_host import NOW_MS, TOPIC_ID, TieredHost
+from tests.integration.remote_log.watched_store import watch
 from tidemark.metrics import tier_table
 from tidemark.records.batch import iter_headers, restamp
 from tidemark.tier.metadata import queries
+from tidemark.tier.metadata.layout import IDENTITY_KEY
 from tidemark.tier.metadata.segment import SegmentEntry
 from tidemark.tier.segments import auxiliary
 from tidemark.tier.segments.remote_storage_manager import Copied, RemoteStorageManager, SegmentData
@@ -69,8 +72,7 @@ async def test_segment_of_another_partition_under_this_key_is_corrupt(client: Ti
 
     # Restoring the object is the first remedy; a successful read of it clears the status.
     shutil.copy(kept, own_path)
-    (part,) = await client.fetch(entry.start_offset + 3)
-    assert offsets_of(part)[0] == entry.start_offset
+    assert offsets_of(await client.repaired(entry.start_offset + 3))[0] == entry.start_offset
     assert not host.summary.error_reason
 
 
@@ -127,9 +129,47 @@ async def test_object_of_a_newer_version_is_reported_until_the_upgrade(
     assert "reads versions up to 4. Upgrade" in summary.error_message
     assert errors_counted(host) == 0
     monkeypatch.setattr(auxiliary, "_VERSION", 5)
-    (part,) = await client.fetch(0)
-    assert offsets_of(part)[0] == 0
+    assert offsets_of(await client.repaired(0))[0] == 0
     assert not host.summary.error_reason
+
+
+@pytest.mark.parametrize("problem", ["damaged log", "damaged index", "missing", "newer version"])
+async def test_unreadable_segment_is_requested_again_after_a_pause_only(
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, problem: str
+) -> None:
+    """Consumers repeat a failed Fetch at once, and each request to the store has its price."""
+    # A pause that does not end during the test.
+    client = await make_client(
+        remote_log_manager_task_retry_backoff_ms=60_000,
+        remote_log_manager_task_retry_backoff_max_ms=60_000,
+    )
+    host = client.host
+    entry, requests = entries_of(host)[1], Counter[str]()
+    path = host.tier_path / (entry.log_key if problem == "damaged log" else entry.aux_key)
+    intact = path.read_bytes()
+    if problem == "newer version":
+        monkeypatch.setattr(auxiliary, "_VERSION", 3)
+    elif problem == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(b"nothing")
+    # The store's identity is read again after a failure.
+    watch(host, lambda call, key: requests.update([call] if key != IDENTITY_KEY else ()))
+    retries = problem in ("missing", "newer version")
+    expected = ErrorCode.kafka_storage_error if retries else ErrorCode.corrupt_message
+    (part,) = await client.fetch(entry.start_offset)
+    assert (part.error_code, offsets_of(part)) == (expected, [])
+    first = requests.copy()
+    assert first["get"] + first["get_parts"] > 0
+    for attempt in range(20):
+        # The size of a request depends on the other partitions of the consumer. Another consumer
+        # needs the same object.
+        offset = entry.start_offset + (0 if problem == "damaged log" else attempt)
+        (part,) = await client.fetch(offset, max_bytes=1000 + attempt)
+        assert (part.error_code, offsets_of(part)) == (expected, [])
+    assert requests == first
+    if problem == "missing":
+        path.write_bytes(intact)
 
 
 class FirstFormat(RemoteStorageManager):
@@ -204,6 +244,8 @@ class TestTheFirstFormat:
         # Flip it back: a read error of this format leaves no error in the status.
         log[position + header.size_bytes - 1] ^= 1
         path.write_bytes(log)
+        # The pause after the failed read is 50 ms here.
+        await asyncio.sleep(0.2)
         assert (await self.read(host, entry.start_offset))[0] == entry.start_offset
         assert not host.summary.error_reason
 

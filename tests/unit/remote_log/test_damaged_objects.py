@@ -5,7 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from tidemark.backoff import Backoff
 from tidemark.tier.metadata.segment import SegmentEntry, new_segment
+from tidemark.tier.segments.integrity import ObjectDamaged
+from tidemark.tier.stores.objects import SegmentUnreadable
 from tidemark.wire.control import TIER_INTEGRITY
 from tidemark_broker.remote_log.fetcher import Damages
 
@@ -38,9 +41,21 @@ def message(damages: Damages, live_from: int = 0, key: tuple[uuid.UUID, int] = K
     return "" if failure is None else failure.message
 
 
+class PauseClock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 @pytest.fixture
-def damages() -> Damages:
-    made = Damages()
+def clock() -> PauseClock:
+    return PauseClock()
+
+
+@pytest.fixture
+def damages(clock: PauseClock) -> Damages:
+    made = Damages(Backoff(first_s=1, most_s=3), clock)
     assert made.record(KEY, segment(10), 13, TIER_INTEGRITY, "ten")
     assert made.record(KEY, segment(20), 20, TIER_INTEGRITY, "twenty")
     assert not made.record(KEY, segment(10), 13, TIER_INTEGRITY, "ten")
@@ -64,6 +79,35 @@ def test_damage_is_no_longer_reported_once_its_records_are_deleted(damages: Dama
     assert message(damages, live_from=30) == ""
     # The entry was removed, not only hidden.
     assert message(damages) == ""
+
+
+def test_failed_read_is_repeated_after_a_growing_pause(damages: Damages, clock: PauseClock) -> None:
+    for pause_s in (1, 2, 3, 3):
+        clock.now_s += pause_s - 0.1
+        with pytest.raises(ObjectDamaged, match="twenty"):
+            damages.check(KEY, segment(20), 20)
+        # Nothing is known about other records, segments and partitions.
+        damages.check(KEY, segment(20), 21)
+        damages.check(KEY, segment(30), 20)
+        damages.check((TOPIC_ID, 1), segment(20), 20)
+        clock.now_s += 0.1
+        damages.check(KEY, segment(20), 20)
+        damages.record(KEY, segment(20), 20, TIER_INTEGRITY, "twenty")
+    damages.sound(KEY, segment(20), 20, 30)
+    damages.check(KEY, segment(20), 20)
+
+
+def test_segment_without_a_readable_object_fails_at_each_offset(damages: Damages) -> None:
+    # The segment's first failure was logged already.
+    assert not damages.record(KEY, segment(10), None, "EncryptionKeyMissing", "key")
+    assert damages.record(KEY, segment(30), None, "EncryptionKeyMissing", "key")
+    for offset in (30, 35):
+        with pytest.raises(SegmentUnreadable, match="key") as raised:
+            damages.check(KEY, segment(30), offset)
+        assert raised.value.reason == "EncryptionKeyMissing"
+    # Any successful read shows that it is repaired.
+    damages.sound(KEY, segment(30), 38, 40)
+    damages.check(KEY, segment(30), 30)
 
 
 def test_damage_is_forgotten_with_its_replica(damages: Damages) -> None:

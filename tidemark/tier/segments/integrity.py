@@ -65,13 +65,19 @@ PIECE_BYTES = 256 * 1024
 class ObjectDamaged(Exception):
     """An object of the tier differs from what was copied: nothing of it may be used."""
 
+    def __init__(self, message: str, key: str = "") -> None:
+        super().__init__(message)
+        #: Key of the object.
+        self.key = key
+
 
 def damaged(entry: SegmentEntry, key: str, store: str, what: str) -> ObjectDamaged:
     """Return the error for an object of a segment, with the remedy."""
     return ObjectDamaged(
         f"object {key} in {store} is not what was copied there: {what}. Nothing of it is served; "
         "restore the object from a copy, or give up its records with DeleteRecords or a "
-        f"RecordDeletion before offset {entry.end_offset_inclusive + 1}"
+        f"RecordDeletion before offset {entry.end_offset_inclusive + 1}",
+        key,
     )
 
 

@@ -6,7 +6,6 @@ it as the preferred read replica (KIP-392).
 """
 
 import asyncio
-import logging
 import time
 import uuid
 from collections.abc import Sequence
@@ -31,8 +30,6 @@ from tidemark_broker.replication.types import (
     TopicIdPartition,
     TopicPartition,
 )
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,10 +198,7 @@ async def _fill(candidate: _Candidate, services: HandlerServices, deadline_s: fl
     except TimeoutError:
         return
     # The failure may be this broker's own, and the leader reports damage.
-    except (RemoteOffsetOutOfRange, RemoteUnavailable) as error:
-        logger.warning(
-            "%s: offset %d cannot be read from the tier: %s", source.tp, read.request.offset, error
-        )
+    except (RemoteOffsetOutOfRange, RemoteUnavailable):
         read.result = candidate.to_leader()
         return
     read.result = read.result._replace(data=found.data, aborted=found.aborted)

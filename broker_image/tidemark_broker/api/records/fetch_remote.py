@@ -10,7 +10,6 @@ the consumer to the leader instead: the failure may be its own, and the leader r
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Sequence
 
@@ -26,8 +25,6 @@ from tidemark_broker.replication.remote import (
     RemoteUnavailable,
 )
 from tidemark_broker.replication.types import FetchResult, RemoteFetchNeed
-
-logger = logging.getLogger(__name__)
 
 
 async def read_remote(
@@ -108,13 +105,6 @@ async def _read(
     except RemoteOffsetOutOfRange:
         return _failed(partition, ErrorCode.offset_out_of_range)
     except RemoteUnavailable as error:
-        logger.warning(
-            "%s-%d: offset %d cannot be read from the tier: %s",
-            read.request.topic,
-            read.request.partition,
-            need.offset,
-            error,
-        )
         corrupt = isinstance(error, RemoteDataCorrupt)
         code = ErrorCode.corrupt_message if corrupt else ErrorCode.kafka_storage_error
         return _failed(partition, code)
