@@ -13,18 +13,20 @@ import sys
 from pathlib import Path
 from zipimport import zipimporter
 
-_frozen = False
+#: Number of modules at the last freeze.
+_modules_frozen = 0
 
 
 def freeze_loaded_objects() -> None:
     """Exempt all loaded objects from later garbage collections. Call it after a piece of work."""
-    global _frozen  # noqa: PLW0603 - of this process, as what it is about
+    global _modules_frozen  # noqa: PLW0603 - of this process, as what it is about
     drop_archive_importers()
-    if not _frozen:
-        # Only once: garbage at that time is never freed, so repeated calls would leak memory.
+    # Only after imports: cyclic garbage of frozen objects is never freed, so a call for each piece
+    # of work would leak memory. A later piece may load more, such as the client of brokers.
+    if len(sys.modules) > _modules_frozen:
         gc.collect()
         gc.freeze()
-        _frozen = True
+        _modules_frozen = len(sys.modules)
 
 
 def drop_archive_importers() -> None:

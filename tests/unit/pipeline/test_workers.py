@@ -35,10 +35,16 @@ freeze_loaded_objects()
 assert kept() == {2, 4}, "Spark's own are dropped, a job's are not"
 frozen = gc.get_freeze_count()
 assert frozen > 1000
-# What is not loaded yet is found all the same.
+# What is not loaded yet is found all the same. It is frozen, too, after the work that loads it.
 importlib.import_module("package0.b")
+loaded_later = [[] for _ in range(1000)]
 freeze_loaded_objects()
 assert kept() == {2, 4}
+assert gc.get_freeze_count() > frozen + 900
+# Work that loads nothing freezes nothing.
+frozen = gc.get_freeze_count()
+rows = [[] for _ in range(1000)]
+freeze_loaded_objects()
 assert gc.get_freeze_count() == frozen, "garbage of later tasks is collected"
 """
 
