@@ -202,6 +202,10 @@ BROKER_KEYS = (
     # ------------------------------------------------------------ connections
     _key(_BROKER, "socket.request.max.bytes", integer(1), 100 * _MIB,
         "Maximum size in bytes of a client request."),
+    _key(_BROKER, "socket.send.buffer.bytes", integer(-1), 256 * 1024,
+        "SO_SNDBUF of client connections, at most net.core.wmem_max. A consumer reads about twice "
+        "this size per round trip, so raise it for distant consumers. -1: the kernel decides. "
+        "Connections of other brokers ignore it.", 102_400),
     _key(_BROKER, "connections.max.idle.ms", long(1), 600_000,
         "Time after which an idle connection is closed."),
     _key(_BROKER, "max.connections", integer(1), 10_000,

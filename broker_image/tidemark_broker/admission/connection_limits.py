@@ -26,6 +26,7 @@ class ConnectionLimits:
     """
 
     request_bytes_max: int = key_field("socket.request.max.bytes")
+    send_buffer_bytes: int = key_field("socket.send.buffer.bytes")
     idle_ms_max: int = key_field("connections.max.idle.ms")
     connections_max: int = key_field("max.connections")
     connections_per_address_max: int = key_field("max.connections.per.ip")

@@ -55,7 +55,13 @@ class KafkaServer(BoundListener):
                 self._tls()
             except OSError as error:
                 raise NoCertificates(f"listener {self.name}: {error}") from error
-        return await super().bind(host, port)
+        await super().bind(host, port)
+        # Accepted sockets inherit it. Otherwise the kernel lets a buffer grow to 4 MiB. Such bursts
+        # fill the memory of a consumer before its application has processed them.
+        size = self.connections.limits.send_buffer_bytes
+        if size >= 0:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+        return self
 
     def _accept(self) -> Coroutine[Any, Any, None]:
         """Return the task that accepts sockets and turns each one into a :class:`ServerConnection`.

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import gc
 import logging
+import socket
 import ssl
 import struct
 import sys
@@ -103,6 +104,21 @@ async def test_frames_of_all_sizes_are_echoed() -> None:
             body = bytes([size % 251]) * size
             writer.write(_framed(body))
             assert await asyncio.wait_for(_read(reader), 10) == body
+
+
+async def test_accepted_sockets_have_the_configured_send_buffer() -> None:
+    configured = 64 * 1024
+    async with (
+        _serving(send_buffer_bytes=configured) as server,
+        _client(server) as (reader, writer),
+    ):
+        writer.write(_framed(PRODUCE))
+        await _read(reader)
+        (connection,) = server.connections._open
+        assert connection._transport is not None
+        accepted = connection._transport.get_extra_info("socket")
+        # Linux doubles the size, for its own structures (socket(7)).
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * configured
 
 
 async def test_answers_keep_the_order_of_the_requests() -> None:
