@@ -148,7 +148,9 @@ class Caches:
 
     def protect(self, entry: SegmentEntry, position: int) -> None:
         """Keep the chunk with this byte of the segment as if it were loaded in advance."""
-        self.chunks.protect((entry.segment_id.int, position // self.chunk_bytes))
+        # Behind a segment's end the next read begins in another one.
+        if position < entry.size_bytes:
+            self.chunks.protect((entry.segment_id.int, position // self.chunk_bytes))
 
     def forget(self, segment_id: uuid.UUID) -> None:
         """Drop a segment's entries that were damaged, so that the store is read again."""

@@ -212,6 +212,21 @@ def test_read_from_a_known_position_loads_no_chunk_before_it(segment: CopiedSegm
         segment.read(FIRST + 70, 80_000, segment.positions[13])
 
 
+def test_end_of_a_segment_takes_no_room_from_data_loaded_in_advance(
+    segment: CopiedSegment,
+) -> None:
+    unused: list[float] = []
+    # Half of the cache is for data that is loaded in advance: one chunk.
+    settings = RemoteSettings(chunk_bytes=1, chunk_cache_bytes=2 * PIECE_BYTES)
+    segment.caches = Caches(settings, count=lambda metric, size: unused.append(size))
+    segment.read(FIRST, segment.entry.size_bytes)
+    unused.clear()
+    segment.caches.protect(segment.entry, 4 * PIECE_BYTES)
+    # The next read begins in another segment.
+    segment.caches.protect(segment.entry, segment.entry.size_bytes)
+    assert not unused
+
+
 def test_bytes_of_a_batch_that_does_not_fit_are_not_loaded(segment: CopiedSegment) -> None:
     # Byte 800,000 is in chunk 3, and the last indexed batch before it begins in chunk 2.
     limit = 800_000
