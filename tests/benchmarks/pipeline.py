@@ -195,7 +195,7 @@ def _median(reads: Sequence[Read]) -> Read:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-pipeline", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument(
         "--only",
