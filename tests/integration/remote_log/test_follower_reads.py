@@ -310,6 +310,8 @@ async def test_a_follower_sends_consumers_to_the_leader_if_the_tier_fails(
     assert await sent_to(await connect(follower)) == LEADER
     (failed,) = await (await connect(leader)).fetch(0, rack_id="a")
     assert failed.error_code is ErrorCode.kafka_storage_error
+    # The check of the store runs after the read, and again after the repair.
+    await follower.until(lambda: bool(follower.remote.status().error))
     away.rename(leader.tier_path)
     await follower.until(lambda: not follower.remote.status().error)
     assert await sent_to(await connect(follower)) == -1

@@ -232,6 +232,8 @@ async def test_reader_sends_consumers_to_the_leader_if_the_tier_fails(
     client = await connect(reader)
     away = reader.tier_path.rename(reader.tier_path.with_name("away"))
     assert await sent_to(client) == LEADER
+    # The check of the store runs after the read, and again after the repair.
+    await reader.until(lambda: bool(reader.remote.status().error))
     away.rename(reader.tier_path)
     await reader.until(lambda: not reader.remote.status().error)
     assert await sent_to(client) == -1
