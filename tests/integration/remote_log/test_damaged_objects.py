@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -244,9 +245,14 @@ class TestTheFirstFormat:
         # Flip it back: a read error of this format leaves no error in the status.
         log[position + header.size_bytes - 1] ^= 1
         path.write_bytes(log)
-        # The pause after the failed read is 50 ms here.
-        await asyncio.sleep(0.2)
-        assert (await self.read(host, entry.start_offset))[0] == entry.start_offset
+        # Until the pause after the failed read is over, its error is raised again.
+        found: list[int] = []
+        async with asyncio.timeout(10):
+            while not found:
+                with suppress(RemoteDataCorrupt):
+                    found = await self.read(host, entry.start_offset)
+                await asyncio.sleep(0.02)
+        assert found[0] == entry.start_offset
         assert not host.summary.error_reason
 
     async def test_another_segment_of_this_partition_is_corrupt(self, host: TieredHost) -> None:
